@@ -36,6 +36,12 @@ struct StoredRun {
   std::vector<v1::RankInfo> ranks;  // newest incarnation of each rank
 };
 
+// One rank that opens a channel.
+struct RankRegistration {
+  const v1::RankInfo* info = nullptr;
+  absl::Span<const v1::MetricDescriptor> metrics;
+};
+
 // Steps of one rank to be written together.
 struct RankSteps {
   RankKey rank;
@@ -50,11 +56,22 @@ class Store : public EventLog {
   static absl::StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
 
   // Creates run, rank and metrics in the catalog as needed. Returns the last durable sequence of this incarnation.
-  virtual absl::StatusOr<uint64_t> RegisterRank(const v1::RankInfo& info,
-                                                absl::Span<const v1::MetricDescriptor> metrics) = 0;
-  virtual absl::Status UpdateRank(const v1::RankInfo& info) = 0;
+  // INVALID_ARGUMENT: a bad run name, or a metric id that means something else in this run.
+  absl::StatusOr<uint64_t> RegisterRank(const v1::RankInfo& info, absl::Span<const v1::MetricDescriptor> metrics) {
+    return std::move(RegisterRanks({{&info, metrics}}).front());
+  }
+  // The same for many ranks with one sync; one answer each, in order.
+  virtual std::vector<absl::StatusOr<uint64_t>> RegisterRanks(absl::Span<const RankRegistration> ranks) = 0;
 
-  // One synced write batch: rows of all ranks and their new last durable sequences.
+  absl::Status UpdateRank(const v1::RankInfo& info) {
+    const v1::RankInfo* const one = &info;
+    return UpdateRanks({&one, 1});
+  }
+  // Replaces the stored RankInfo of ranks whose newest incarnation this is; ignores others. One sync.
+  virtual absl::Status UpdateRanks(absl::Span<const v1::RankInfo* const> infos) = 0;
+
+  // One synced write batch: rows of all ranks and their new last durable sequences. All or nothing.
+  // A step that comes twice in one incarnation keeps its last values. RESOURCE_EXHAUSTED: the disk is full; call again.
   virtual absl::Status AppendSteps(absl::Span<const RankSteps> batch) = 0;
 
   virtual absl::StatusOr<std::vector<StoredRun>> ListRuns() = 0;
@@ -67,13 +84,18 @@ class Store : public EventLog {
     v1::Block block;
   };
   // Rows of one metric of one rank, by incarnation in the order they joined, then by step. `visit` returns false to stop.
+  // to_step is inclusive, 0 means the end. NOT_FOUND names what there is. A rank without rows is not an error.
   virtual absl::Status ReadRows(const std::string& run, const std::string& metric, uint32_t rank, uint64_t from_step,
                                 uint64_t to_step, const std::function<bool(const Row&)>& visit) = 0;
+  // How many rows ReadRows would visit; reads keys only.
+  virtual absl::StatusOr<uint64_t> CountRows(const std::string& run, const std::string& metric, uint32_t rank,
+                                             uint64_t from_step, uint64_t to_step) = 0;
 
   // Events with id > after_id, ascending, of one run or of all ("").
   virtual absl::StatusOr<std::vector<v1::Event>> ReadEvents(const std::string& run, uint64_t after_id,
                                                             uint64_t max_events, bool newest) = 0;
-  // Called after each Append, on the appending thread. Listeners outlive the store's last Append.
+  // Called after each Append, on the appending thread, without a lock held: events of two threads may arrive in either
+  // order (a tail that needs order reads the store). Listeners outlive the store's last Append.
   virtual void AddEventListener(EventListener* listener) = 0;
 
   // Small durable values of other rooms (plans, policy states), key at most 256 bytes.
@@ -81,6 +103,10 @@ class Store : public EventLog {
   virtual absl::StatusOr<std::string> GetState(const std::string& key) = 0;  // NOT_FOUND when absent
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ListState(const std::string& prefix) = 0;
 
+  // Rewrites everything at its final compression. For benchmarks and before a backup; takes minutes on a large store.
+  virtual absl::Status Compact() = 0;
+
+  // rows, values, synced_batches: since open. events: highest id.
   struct Statistics {
     uint64_t rows = 0, values = 0, events = 0, bytes_on_disk = 0, synced_batches = 0;
     double last_sync_seconds = 0;
