@@ -1,8 +1,9 @@
 // Reads one step ring that another process writes, and carries commands into it. Format: docs/ring.md.
 //
 // Depends on nothing but the C++ library, so errors are an enum with text and not absl::Status.
-// The file is hostile: every offset, length and count is checked against the mapping before use; SIGBUS cannot happen
-// because the reader holds its own size and re-checks it (a file truncated under the reader is reported as kCorrupt).
+// The file is hostile. The reader never maps it: it copies with pread and checks the copy, so a file that is truncated
+// or rewritten under it is reported as kCorrupt and cannot raise SIGBUS or change between check and use.
+// Threads: one thread at a time per reader. No call blocks but on the disk or tmpfs that holds the file.
 #ifndef TRIMTAB_AGENT_CORE_RING_READER_H_
 #define TRIMTAB_AGENT_CORE_RING_READER_H_
 
@@ -53,9 +54,9 @@ struct RingAck {
 enum class RingError {
   kOk,
   kNotFound,
-  kNotReady,   // the writer has not finished making it
+  kNotReady,  // the writer has not finished making it
   kBadVersion,
-  kCorrupt,    // names the field in error()
+  kCorrupt,  // names the field in error()
   kIo,
 };
 
@@ -68,7 +69,7 @@ enum class ReadResult {
 
 class RingReader {
  public:
-  // Maps `path` (opened O_RDWR | O_NOFOLLOW; must be a regular file of this user). nullptr on error.
+  // Opens `path` (O_RDWR | O_NOFOLLOW; must be a regular file of this user, closed to others). nullptr on error.
   static std::unique_ptr<RingReader> Open(const std::string& path, RingError* error, std::string* message);
   virtual ~RingReader() = default;
 
@@ -78,18 +79,26 @@ class RingReader {
   // Positions the reader so that the next record returned has the smallest sequence > `sequence` still held.
   virtual void SeekAfter(uint64_t sequence) = 0;
   virtual ReadResult Next(RingStep* step) = 0;
-  // Steps that were overwritten before this reader saw them, or whose checksum failed.
+  // Steps that were overwritten before this reader saw them, or whose checksum failed. Known from the gap in sequences,
+  // so a gap is counted when the first whole record after it is found.
   virtual uint64_t dropped_steps() const = 0;
 
-  virtual uint64_t last_sequence() const = 0;  // newest committed record
-  virtual bool closed() const = 0;             // the writer called trimtab_close
-  virtual bool writer_alive() const = 0;       // pid exists with the same start time
+  // Steps that the writer refused as too large for its ring.
+  virtual uint64_t refused_steps() const = 0;
+
+  // Newest committed record. Behind by one when the writer was killed inside a commit: kEmpty from Next, not this
+  // number, tells that everything was read.
+  virtual uint64_t last_sequence() const = 0;
+  virtual bool closed() const = 0;        // the writer called trimtab_close
+  virtual bool writer_alive() const = 0;  // pid exists with the same start time
 
   // Info text; returns false when unchanged since the last call that returned true.
   virtual bool ReadInfo(std::string* json) = 0;
 
   // Publishes a command. The slot holds one command at a time: a later one replaces one not yet taken.
   virtual void WriteCommand(const trimtab_command& command) = 0;
+  // The trainer took the last command written; true when there was none.
+  virtual bool command_taken() const = 0;
   // Answers with index > after, ascending.
   virtual std::vector<RingAck> ReadAcks(uint64_t after) = 0;
 
