@@ -28,6 +28,7 @@ typedef enum {
   TRIMTAB_KERNEL_OK = 0,
   TRIMTAB_KERNEL_BAD_ARGUMENT = 1,
   TRIMTAB_KERNEL_UNSUPPORTED = 2,
+  TRIMTAB_KERNEL_OUT_OF_MEMORY = 3, /* work space; outputs are undefined then */
 } trimtab_kernel_status;
 
 typedef enum { TRIMTAB_F32 = 0, TRIMTAB_BF16 = 1, TRIMTAB_F16 = 2 } trimtab_dtype;
@@ -91,6 +92,9 @@ typedef struct {
   float max_logit;             /* scaled, unmasked, before softcap; never floored */
   uint32_t reserved;
 } trimtab_head_stats;
+
+/* Makes stats[heads] ready for a first use. */
+void trimtab_head_stats_reset(trimtab_head_stats* stats, int64_t heads);
 
 typedef struct {
   uint32_t struct_size; /* sizeof(trimtab_attention) of the caller; later fields default to 0 */
