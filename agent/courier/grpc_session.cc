@@ -29,22 +29,15 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), args);
 }
 
-// Reactions run on gRPC's threads, calls on the loop's. gRPC keeps the object alive until OnDone through self_.
+// Reactions run on gRPC's threads, everything else on the loop's. Must be destroyed there too, not in a reaction: the last
+// channel of a process joins the threads that run reactions.
 class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMessage> {
  public:
-  static std::shared_ptr<Stream> Start(const std::string& target) {
-    auto stream = std::make_shared<Stream>();
-    stream->channel_ = Connect(target);
-    stream->stub_ = v1::TelemetryService::NewStub(stream->channel_);
-    {
-      absl::MutexLock lock(&stream->mutex_);
-      stream->self_ = stream;
-    }
-    stream->stub_->async()->Session(&stream->context_, stream.get());
-    stream->AddHold();  // Send starts writes from outside of reactions
-    stream->StartRead(&stream->incoming_);
-    stream->StartCall();
-    return stream;
+  explicit Stream(const std::string& target) : stub_(v1::TelemetryService::NewStub(Connect(target))) {
+    stub_->async()->Session(&context_, this);
+    AddHold();  // Send starts writes from outside of reactions
+    StartRead(&incoming_);
+    StartCall();
   }
 
   bool CanSend() const {
@@ -85,8 +78,8 @@ class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::Server
     }
   }
 
-  // Gives up the stream; waits for its end, but not for ever: gRPC holds the object anyway.
-  void Abandon() {
+  // Gives up the stream. A cancelled one ends at once, whatever the network does.
+  ~Stream() override {
     context_.TryCancel();
     absl::MutexLock lock(&mutex_);
     abandoned_ = true;
@@ -94,7 +87,7 @@ class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::Server
       read_paused_ = false;
       StartRead(&incoming_);
     }
-    mutex_.AwaitWithTimeout(absl::Condition(&done_), absl::Seconds(2));
+    mutex_.Await(absl::Condition(&done_));
   }
 
  private:
@@ -136,15 +129,11 @@ class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::Server
   }
 
   void OnDone(const grpc::Status& status) override {
-    std::shared_ptr<Stream> self;  // outlives the lock below
-    {
-      absl::MutexLock lock(&mutex_);
-      events_.emplace_back();
-      events_.back().closed = true;
-      events_.back().status = FromGrpc(status);
-      done_ = true;
-      self = std::move(self_);
-    }
+    absl::MutexLock lock(&mutex_);
+    events_.emplace_back();
+    events_.back().closed = true;
+    events_.back().status = FromGrpc(status);
+    done_ = true;
   }
 
   struct Queued {
@@ -153,7 +142,6 @@ class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::Server
   };
 
   mutable absl::Mutex mutex_;
-  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::TelemetryService::Stub> stub_;
   grpc::ClientContext context_;
   v1::ServerMessage incoming_;
@@ -166,28 +154,28 @@ class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::Server
   bool half_close_ ABSL_GUARDED_BY(mutex_) = false;
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<Stream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
 class GrpcSession final : public Session {
  public:
-  explicit GrpcSession(const std::string& target) : stream_(Stream::Start(target)) {}
-  ~GrpcSession() override { stream_->Abandon(); }
+  explicit GrpcSession(const std::string& target) : stream_(target) {}
 
-  bool CanSend() const override { return stream_->CanSend(); }
-  bool Flushed() const override { return stream_->Flushed(); }
-  void Send(v1::AgentMessage message) override { stream_->Send(std::move(message)); }
-  void HalfClose() override { stream_->HalfClose(); }
+  bool CanSend() const override { return stream_.CanSend(); }
+  bool Flushed() const override { return stream_.Flushed(); }
+  void Send(v1::AgentMessage message) override { stream_.Send(std::move(message)); }
+  void HalfClose() override { stream_.HalfClose(); }
   void Wait(std::chrono::milliseconds timeout, std::vector<SessionEvent>* events) override {
-    stream_->Wait(timeout, events);
+    stream_.Wait(timeout, events);
   }
 
  private:
-  std::shared_ptr<Stream> stream_;
+  Stream stream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Session> OpenGrpcSession(const std::string& target) { return std::make_unique<GrpcSession>(target); }
+std::unique_ptr<Session> OpenGrpcSession(const std::string& target) {
+  return std::make_unique<GrpcSession>(target);
+}
 
 }  // namespace trimtab::courier
