@@ -1,0 +1,24 @@
+// A rule in words and as JSON, for summaries, alerts and evidence.
+#ifndef TRIMTAB_SERVER_POLICY_DESCRIBE_H_
+#define TRIMTAB_SERVER_POLICY_DESCRIBE_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/policy/policy.h"
+
+namespace trimtab::server {
+
+// "above 200", "at least 4 x its own median over 2000 steps and 100", …
+std::string DescribeDetector(const DetectorParams& params);
+// Name and every parameter, also those that were left at their default.
+nlohmann::json DetectorJson(const DetectorParams& params);
+// "native", "observe", "stabilized", "paper", "unknown".
+std::string ModeName(v1::KernelMode mode);
+// At most 6 significant digits; "nan", "inf", "-inf".
+std::string NumberText(double value);
+// A JSON number; the texts "nan", "inf", "-inf" for what JSON has no number for.
+nlohmann::json NumberJson(double value);
+
+}  // namespace trimtab::server
+#endif  // TRIMTAB_SERVER_POLICY_DESCRIBE_H_
