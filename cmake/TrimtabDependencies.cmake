@@ -16,3 +16,8 @@ if(TRIMTAB_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark CONFIG REQUIRED)
 endif()
+
+if(TRIMTAB_BUNDLE_STATIC)
+  include(TrimtabStatic)
+  trimtab_prefer_static()
+endif()
