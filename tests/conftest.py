@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: small tensors, and machines with other work
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE_PARENT = ROOT / "agent" / "python"
 EXAMPLES = PACKAGE_PARENT / "examples"

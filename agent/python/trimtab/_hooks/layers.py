@@ -50,39 +50,37 @@ class LayerHook(Hook):
         self.wrappers: set[str] = set()  # "fsdp" when such a wrapper encloses a layer
         self._steps = 0
         self._unknown = 0
-        self._library = None
 
     def install(self) -> None:
         import torch
 
         self._module_class = torch.nn.Module
-        self._library = torch.library.Library("trimtab", "FRAGMENT")
-        self._library.define("discover_layer(int call) -> int")
-        self._library.impl("discover_layer", self._discover, "CompositeExplicitAutograd")
+        _register_operator(torch)
+        _asked.append(self)
+        self.undo(lambda: _asked.remove(self))
 
     def remove(self) -> None:
         super().remove()
         self.layers.clear()
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
 
-    def after_step(self) -> None:
+    def after_boundary(self) -> None:
+        """Called when a step has just been closed: from the first one on the shapes of its calls are known."""
         self._steps += 1
         if self._steps == 1:
             self.hooks.projections.find()
 
-    def _discover(self, call: int) -> int:
+    def discover(self, call: int) -> int:
+        """Layer of the attention call that is running, UNKNOWN or STOP_ASKING. Never raises."""
         if not self.enabled or self._steps >= STEPS_OF_DISCOVERY:
             return STOP_ASKING
         try:
-            return self._layer_of_this_call()
+            return self._layer_of_this_call(sys._getframe(1))
         except Exception as error:
             self.fail(error)
             return STOP_ASKING
 
-    def _layer_of_this_call(self) -> int:
-        chain, compiled = self._calling_modules(sys._getframe(2))
+    def _layer_of_this_call(self, frame) -> int:
+        chain, compiled = self._calling_modules(frame)
         if compiled or not chain:
             self._unknown += 1
             if compiled:
@@ -148,6 +146,21 @@ class LayerHook(Hook):
             handle.remove()
         layer.handles.clear()
         self.session.report.note(f"{layer.name} attends several times a forward; its calls are told apart by order")
+
+
+# The hook that answers, at most one. The operator itself stays for the life of the process: C++ keeps a handle of it.
+_asked: list[LayerHook] = []
+_library = None
+
+
+def _register_operator(torch) -> None:
+    global _library
+    if _library is None:
+        library = torch.library.Library("trimtab", "FRAGMENT")
+        library.define("discover_layer(int call) -> int")
+        library.impl("discover_layer", lambda call: _asked[-1].discover(call) if _asked else STOP_ASKING,
+                     "CompositeExplicitAutograd")
+        _library = library
 
 
 class _EnterLayer(InertWhenCopied):

@@ -47,10 +47,10 @@ class OptimizerHook(Hook):
                 norm.before_boundary(optimizer)
             except Exception as error:
                 norm.fail(error)
-        self.hooks.layers.after_step()
         session.ops.add_overhead(time.perf_counter() - started)
         session.ops.step_boundary("optimizer_hook")
         self.sampled = session.ops.sampled()
+        self.hooks.layers.after_boundary()
 
     def _observe_rate(self, optimizer) -> None:
         rate = optimizer.param_groups[0].get("lr")
