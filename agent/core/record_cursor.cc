@@ -163,7 +163,11 @@ ReadResult RecordCursor::Next(RingStep* step) {
       position_ += header.bytes;
       continue;
     }
-    if (!whole || !DecodeRecord(record, header, step)) {
+    if (!whole) {  // its length may be the lie: look for the next header instead of believing it
+      Resync();
+      return ReadResult::kSkipped;
+    }
+    if (!DecodeRecord(record, header, step)) {
       position_ += header.bytes;
       return ReadResult::kSkipped;
     }
