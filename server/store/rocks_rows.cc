@@ -146,4 +146,26 @@ absl::StatusOr<uint64_t> RocksStore::CountRows(const std::string& run, const std
   return count;
 }
 
+absl::StatusOr<std::optional<Store::Row>> RocksStore::LastRow(const std::string& run, const std::string& metric,
+                                                              uint32_t rank) {
+  TRIMTAB_ASSIGN_OR_RETURN(const SeriesRange series, FindSeries(run, metric, rank));
+  if (series.incarnations.empty()) return std::nullopt;
+  std::string first, last;
+  const auto newest = static_cast<uint32_t>(series.incarnations.size() - 1);
+  EncodeRowKey({series.run, series.metric, series.rank, 0, 0}, &first);
+  EncodeRowKey({series.run, series.metric, series.rank, newest, std::numeric_limits<uint64_t>::max()}, &last);
+  std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions(), rows_));
+  at->SeekForPrev(last);
+  TRIMTAB_RETURN_IF_ERROR(FromRocks("read rows", at->status()));
+  if (!at->Valid() || at->key().compare(first) < 0) return std::nullopt;
+  const absl::string_view key(at->key().data(), at->key().size());
+  RowKey position;
+  if (!DecodeRowKey(key, &position) || position.order > newest) return absl::DataLossError("row key is damaged");
+  Row row{.incarnation = series.incarnations[position.order], .step = position.step};
+  TRIMTAB_RETURN_IF_ERROR(
+      DecodeBlock(key, {at->value().data(), at->value().size()}, &row.block, &row.time_unix_nanos));
+  row.block.set_metric(series.metric);
+  return row;
+}
+
 }  // namespace trimtab::server

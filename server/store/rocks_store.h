@@ -34,6 +34,8 @@ class RocksStore final : public Store {
                         uint64_t to_step, const std::function<bool(const Row&)>& visit) override;
   absl::StatusOr<uint64_t> CountRows(const std::string& run, const std::string& metric, uint32_t rank,
                                      uint64_t from_step, uint64_t to_step) override;
+  absl::StatusOr<std::optional<Row>> LastRow(const std::string& run, const std::string& metric,
+                                             uint32_t rank) override;
   absl::StatusOr<uint64_t> Append(v1::Event event) override;
   absl::StatusOr<std::vector<v1::Event>> ReadEvents(const std::string& run, uint64_t after_id, uint64_t max_events,
                                                     bool newest) override;

@@ -91,6 +91,10 @@ class Store : public EventLog {
   virtual absl::StatusOr<uint64_t> CountRows(const std::string& run, const std::string& metric, uint32_t rank,
                                              uint64_t from_step, uint64_t to_step) = 0;
 
+  // The last row of the newest incarnation that has one; nothing when there is none.
+  virtual absl::StatusOr<std::optional<Row>> LastRow(const std::string& run, const std::string& metric,
+                                                     uint32_t rank) = 0;
+
   // Events with id > after_id, ascending, of one run or of all ("").
   virtual absl::StatusOr<std::vector<v1::Event>> ReadEvents(const std::string& run, uint64_t after_id,
                                                             uint64_t max_events, bool newest) = 0;
