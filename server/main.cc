@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "server/config/config.h"
 #include "server/daemon/daemon.h"
@@ -25,6 +26,7 @@ int Complain(const absl::Status& status, int code) {
 
 int main(int argc, char** argv) {
   using trimtab::server::Daemon;
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // its causes are in our own messages; set it to see more
   // Before any thread exists, so that all inherit the mask and only StopSignal sees the signals.
   const trimtab::server::StopSignal stop;
   const auto parsed = trimtab::server::ParseCommandLine(argc, argv, TRIMTAB_VERSION);
