@@ -93,8 +93,7 @@ const void* StorageOf(const at::Tensor& t) { return t.defined() ? t.storage().da
 // Asks Python which layer calls; -1 when nobody knows. Takes Python's lock: never call it with one of ours.
 int64_t DiscoverLayer(Session& session) {
   if (!session.WantsDiscovery()) return -1;
-  static const std::optional<c10::OperatorHandle> op =
-      c10::Dispatcher::singleton().findSchema({"trimtab::discover_layer", ""});
+  const auto op = c10::Dispatcher::singleton().findSchema({"trimtab::discover_layer", ""});
   if (!op) {
     session.StopDiscovery();
     return -1;

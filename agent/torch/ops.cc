@@ -73,6 +73,7 @@ void RemoveCallback() {
 }
 
 void Stop() {
+  if (Session::Get().forked()) return;  // torch's registration lock may be held by a thread that does not exist here
   RemoveCallback();
   Session::Get().Stop();
   RemoveHooks();

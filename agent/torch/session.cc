@@ -25,6 +25,7 @@ Session::Session() { pthread_atfork(nullptr, nullptr, &ForkedChild); }
 // The child keeps the hooks' code but never measures, switches or writes: no lock is taken here or later.
 void Session::ForkedChild() {
   Session& session = Get();
+  session.forked_.store(true, std::memory_order_relaxed);
   session.running_.store(false, std::memory_order_relaxed);
   session.engaged_.store(false, std::memory_order_relaxed);
 }
@@ -33,6 +34,10 @@ bool Session::Configure(const std::string& options_json, trimtab_parallel_for pa
   const char* disable = std::getenv("TRIMTAB_DISABLE");
   if (disable != nullptr && *disable != '\0' && std::string(disable) != "0") {
     *error = "disabled by TRIMTAB_DISABLE";
+    return false;
+  }
+  if (forked()) {
+    *error = "this is a forked child of a process that had loaded trimtab; forked children are not measured";
     return false;
   }
   if (running()) {

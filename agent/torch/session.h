@@ -68,6 +68,8 @@ class Session {
   bool OpenRing(const std::string& json, std::string* error);
   void Stop();
   bool running() const { return running_.load(std::memory_order_acquire); }
+  // In a child of the process that loaded the library: nothing works here, the original kernels run.
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
 
   // The one load an idle hook does: 0 when calls need not be looked at.
   bool engaged() const { return engaged_.load(std::memory_order_relaxed); }
@@ -128,7 +130,7 @@ class Session {
   CallLedger::Sink Sink();
 
   SpinLock lock_;
-  std::atomic<bool> running_{false}, engaged_{false}, sampled_{true};
+  std::atomic<bool> running_{false}, engaged_{false}, sampled_{true}, forked_{false};
   std::atomic<int> discoveries_{0};
   ShimOptions options_;
   trimtab_parallel_for parallel_for_ = nullptr;
