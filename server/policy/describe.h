@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "server/policy/policy.h"
 
 namespace trimtab::server {
@@ -15,6 +16,8 @@ std::string DescribeDetector(const DetectorParams& params);
 nlohmann::json DetectorJson(const DetectorParams& params);
 // "native", "observe", "stabilized", "paper", "unknown".
 std::string ModeName(v1::KernelMode mode);
+// The first `max_bytes` of `text`, without half a character at the end.
+std::string ClipUtf8(absl::string_view text, size_t max_bytes);
 // At most 6 significant digits; "nan", "inf", "-inf".
 std::string NumberText(double value);
 // A JSON number; the texts "nan", "inf", "-inf" for what JSON has no number for.

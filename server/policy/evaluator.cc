@@ -230,7 +230,7 @@ bool RunEvaluator::Apply(size_t rule, std::optional<uint32_t> layer, Series* ser
   if (change == Alarm::Change::kNone) return false;
   changed_ = true;
   if (change == Alarm::Change::kResolved) {
-    out->push_back(Close(rule, layer, *series, "is back in its healthy range"));
+    out->push_back(Close(rule, layer, *series, "is back inside its bounds"));
     return false;
   }
   Decision d;

@@ -21,7 +21,7 @@ bool RunEvaluator::IsAttentionRule(size_t rule) const {
 
 std::string RunEvaluator::LayerText(uint32_t layer) const {
   if (layer < facts_.layer_names.size() && !facts_.layer_names[layer].empty()) {
-    return absl::StrCat("layer ", layer, " (", facts_.layer_names[layer].substr(0, 80), ")");
+    return absl::StrCat("layer ", layer, " (", ClipUtf8(facts_.layer_names[layer], 80), ")");
   }
   return absl::StrCat("layer ", layer);
 }

@@ -18,7 +18,7 @@ class GrowthDetector {
   static constexpr uint64_t kSlots = 64;
 
   explicit GrowthDetector(const GrowthParams& p)
-      : p_(p), past_(std::clamp<uint64_t>(p.window_steps, 1, kSlots)), stride_steps_(p.window_steps / kSlots) {}
+      : p_(p), past_(std::clamp<uint64_t>(p.window_steps, 1, kSlots), kSlots), stride_steps_(p.window_steps / kSlots) {}
 
   // Compares, then learns. Unknown before min_samples values, when the past is not positive, or when the pack is asked
   // for and unknown. A value below at_least is clear whatever its growth.

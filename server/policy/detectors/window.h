@@ -73,15 +73,15 @@ class Window {
 };
 
 // A window that outliers do not teach: a value that fires is kept out, so that a fault cannot become its own baseline,
-// until `capacity` of them came in a row; then the new level is taken as the series' own.
+// until `patience` of them came in a row; then the new level is taken as the series' own.
 class Baseline {
  public:
-  explicit Baseline(size_t capacity) : window_(capacity) {}
+  Baseline(size_t capacity, size_t patience) : window_(capacity), patience_(patience) {}
   void Learn(double value, bool outlying) {
     if (!std::isfinite(value)) return;
     if (!outlying) {
       outlying_in_row_ = 0;
-    } else if (outlying_in_row_ < window_.capacity()) {
+    } else if (outlying_in_row_ < patience_) {
       ++outlying_in_row_;
       return;
     }
@@ -91,6 +91,7 @@ class Baseline {
 
  private:
   Window window_;
+  size_t patience_;
   size_t outlying_in_row_ = 0;
 };
 

@@ -12,7 +12,7 @@ namespace trimtab::server {
 
 class ZScoreDetector {
  public:
-  explicit ZScoreDetector(const ZScoreParams& p) : p_(p), past_(p.window_samples) {}
+  explicit ZScoreDetector(const ZScoreParams& p) : p_(p), past_(p.window_samples, kPatienceWindows * size_t{p.window_samples}) {}
 
   // Compares, then learns. Unknown before min_samples, or when the past is constant and scale_floor is 0.
   Reading Feed(const Sample& s) {
@@ -37,11 +37,14 @@ class ZScoreDetector {
         r.score = z;
       }
     }
-    past_.Learn(s.value, r.verdict == Verdict::kFiring);
+    // What is not clear does not teach either: the first steps of a jump must not hide the next ones.
+    past_.Learn(s.value, r.verdict == Verdict::kFiring || r.verdict == Verdict::kBetween);
     return r;
   }
 
  private:
+  // A series that stays away for this many windows has found a new level.
+  static constexpr size_t kPatienceWindows = 16;
   ZScoreParams p_;
   Baseline past_;
 };
