@@ -313,7 +313,7 @@ TEST_F(AgentTest, FullDiskIsAnErrorAtOpenAndNotASignalLater) {
 }
 
 TEST_F(AgentTest, VersionAndPathAreThere) {
-  EXPECT_STREQ(trimtab_version(), "0.1.0");
+  EXPECT_STREQ(trimtab_version(), TRIMTAB_PROJECT_VERSION);
   Open(Options());
   EXPECT_TRUE(std::filesystem::is_regular_file(trimtab_ring_path(agent_)));
 }
