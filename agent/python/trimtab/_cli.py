@@ -1,8 +1,10 @@
-"""Command line: `trimtab run|attach|doctor-python`. A wrong argument is one line on stderr and exit status 2."""
+"""Command line: `trimtab run|attach|build|doctor-python`. A wrong argument is one line on stderr and exit status 2."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import sys
 
 from ._settings import DEFAULT_SERVER, MODES, STORAGE_FORMATS, Settings, SettingsError
@@ -39,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     attach = commands.add_parser("attach", help="attach to a running job", allow_abbrev=False)
     attach.add_argument("pid", type=int, metavar="PID")
     attach.add_argument("--server", metavar="HOST:PORT")
+    commands.add_parser("build", help="build the hook library for this Python's torch now", allow_abbrev=False)
     commands.add_parser("doctor-python", help="check that a job in this Python can be watched", allow_abbrev=False)
     return parser
 
@@ -52,11 +55,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"trimtab attach: a process that is already running (pid {options.pid}) cannot be hooked by this version; "
               "restart the job with `trimtab run -- COMMAND`, or call `trimtab.attach()` in its code", file=sys.stderr)
         return EXIT_USAGE
+    if options.command == "build":
+        from . import _build
+
+        return _build.main()
     if options.command == "doctor-python":
         from . import _doctor
 
         return _doctor.main()
-    parser.error("a command is missing: run, attach or doctor-python")
+    parser.error("a command is missing: run, attach, build or doctor-python")
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -69,23 +76,15 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                                                        "emulate_storage", "ring_dir", "log_file")}
     try:
         base = Settings.from_environment()
-        merged = {**{"server": base.server or DEFAULT_SERVER}, **{k: v for k, v in given.items() if v is not None}}
-        settings = _replace(base, merged)
+        named = {name: value for name, value in given.items() if value is not None}
+        settings = dataclasses.replace(base, **{"server": base.server or DEFAULT_SERVER, **named})
     except SettingsError as error:
         return _refuse(str(error))
     from . import _launch
 
     if settings.log_file:
-        import os
-
         os.environ["TRIMTAB_LOG_FILE"] = settings.log_file
     return _launch.run(settings, job, courier=not options.no_courier)
-
-
-def _replace(base: Settings, values: dict) -> Settings:
-    import dataclasses
-
-    return dataclasses.replace(base, **values)
 
 
 def _refuse(message: str) -> int:

@@ -2,7 +2,8 @@
 
 The C++ hook asks `trimtab::discover_layer` during the first steps, from inside the attention call, on the training
 thread. Here the Python frames of that call are walked: they hold the modules that lead to it. From then on a light
-forward pre-hook on exactly those modules says which layer comes. Nothing that torch.compile traces or guards on is
+forward pre-hook on exactly those modules says which layer comes; a module that attends several times in a forward
+(shared weights) is one layer. Nothing that torch.compile traces or guards on is
 touched: compiled code is told apart by call order.
 """
 
@@ -31,8 +32,6 @@ class Layer:
     index: int
     name: str
     chain: list  # weak references to the modules from the one that calls attention out to the root
-    calls_in_discovery: int = 1
-    handles: list = dataclasses.field(default_factory=list)
 
     def modules(self) -> list:
         """The modules still alive, innermost first; empty when any is gone."""
@@ -91,8 +90,7 @@ class LayerHook(Hook):
         caller = chain[0]
         known = self.layers.get(id(caller))
         if known is not None:
-            self._told_apart_by_order(known)
-            return UNKNOWN
+            return known.index
         index = len(self.layers) + self._unknown
         if index >= LAYERS_MAX:
             self.session.report.note(f"layers beyond {LAYERS_MAX} are not told apart")
@@ -127,25 +125,13 @@ class LayerHook(Hook):
             # PyTorch's own attention modules leave their fast path in evaluation when they carry hooks.
             self.session.report.note(f"{type(caller).__name__}: layers are told apart by call order; activations: not measured")
             return
-        layer.handles = [
-            caller.register_forward_pre_hook(_EnterLayer(self, layer.index)),
-            caller.register_forward_hook(_LeaveLayer(self)),
-        ]
-        for handle in layer.handles:
-            self.undo(handle.remove)
+        self.undo(caller.register_forward_pre_hook(_EnterLayer(self, layer.index)).remove)
+        self.undo(caller.register_forward_hook(_LeaveLayer(self)).remove)
         block = _block_of(chain)
         if block is None:
             self.session.report.note(f"activations: {layer.name} has no block around it; not measured")
         else:
             self.hooks.activations.watch(block, layer.index)
-
-    def _told_apart_by_order(self, layer: Layer) -> None:
-        """One module that attends several times a forward: its calls are different layers."""
-        layer.calls_in_discovery += 1
-        for handle in layer.handles:
-            handle.remove()
-        layer.handles.clear()
-        self.session.report.note(f"{layer.name} attends several times a forward; its calls are told apart by order")
 
 
 # The hook that answers, at most one. The operator itself stays for the life of the process: C++ keeps a handle of it.

@@ -56,6 +56,7 @@ class LossHook(Hook):
         session = self.session
         if not session.opened:
             session.open_ring()
+        self.hooks.optimizer.close_compiled_step()
         root = tensors
         if isinstance(root, (tuple, list)):
             if len(root) != 1:

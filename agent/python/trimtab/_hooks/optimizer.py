@@ -16,6 +16,7 @@ class OptimizerHook(Hook):
     def __init__(self, hooks):
         super().__init__(hooks)
         self.sampled = True  # is the step in progress a sampled one
+        self.compiled_step_ended = False
 
     def install(self) -> None:
         import torch
@@ -24,7 +25,10 @@ class OptimizerHook(Hook):
         is_compiling, hook = torch.compiler.is_compiling, self
 
         def after_step(optimizer, args, kwargs):
-            if not hook.enabled or is_compiling():
+            if is_compiling():  # traced: an attribute is set when the graph has run, nothing breaks it
+                hook.compiled_step_ended = True
+                return
+            if not hook.enabled:
                 return
             try:
                 hook.after_step(optimizer)
@@ -32,6 +36,19 @@ class OptimizerHook(Hook):
                 hook.fail(error)
 
         self.undo(register_optimizer_step_post_hook(after_step).remove)
+
+    def remove(self) -> None:
+        self.close_compiled_step()
+        super().remove()
+
+    def close_compiled_step(self) -> None:
+        """Closes the step that a compiled optimizer ended without being seen. Called at the next backward: the forward
+        that has run in between counts where its backward does."""
+        if not self.compiled_step_ended or not self.enabled:
+            return
+        self.compiled_step_ended = False
+        self.session.report.note("learning_rate: the optimizer step is compiled; not read")
+        self._close("compiled_optimizer")
 
     def after_step(self, optimizer) -> None:
         started = time.perf_counter()
@@ -48,8 +65,11 @@ class OptimizerHook(Hook):
             except Exception as error:
                 norm.fail(error)
         session.ops.add_overhead(time.perf_counter() - started)
-        session.ops.step_boundary("optimizer_hook")
-        self.sampled = session.ops.sampled()
+        self._close("optimizer_hook")
+
+    def _close(self, source: str) -> None:
+        self.session.ops.step_boundary(source)
+        self.sampled = self.session.ops.sampled()
         self.hooks.layers.after_boundary()
 
     def _observe_rate(self, optimizer) -> None:

@@ -61,7 +61,7 @@ class ProjectionHook(Hook):
             layers = self.hooks.layers
             for layer in layers.layers.values():
                 modules = layer.modules()
-                if modules and layer.calls_in_discovery == 1:
+                if modules:
                     self._set(layer.index, layer.name, modules, shapes.get(layer.index))
             root = layers.compiled_root() if layers.compiled_root else None
             if root is not None and not layers.layers:

@@ -66,7 +66,7 @@ def train(model, steps, optimizer=None, clip=1.0, forward=None, before_step=None
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses, norms = [], []
     for step in range(steps):
-        loss = (forward or model)(tokens(step))
+        loss = (model if forward is None else forward)(tokens(step))
         loss.backward()
         if clip:
             norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())

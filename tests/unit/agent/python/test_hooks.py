@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 import trimtab
-from models import HEADS, WIDTH, Model, tokens, train
+from models import CONTEXT, HEADS, WIDTH, Model, tokens, train
 
 
 @pytest.fixture
@@ -242,12 +242,13 @@ def test_an_evaluation_before_training_does_not_confuse_the_layers(attached, fin
     assert finish().layer_names == ["blocks.0.attention", "blocks.1.attention"]
 
 
-def test_one_module_used_twice_is_two_layers(attached, finish):
+def test_one_module_used_twice_is_one_layer(attached, finish):
     attached()
     train(Model(blocks=1, twice=True), 4)
     ring = finish()
-    assert all(len(value) == 2 for value in ring.values("max_attention_logit")[1:])
-    assert any("several times a forward" in note for note in ring.coverage["notes"])
+    assert ring.layer_names == ["blocks.0.attention"]
+    assert ring.values("attention_calls") == [2] * 4
+    assert [rows[0][0] for rows in ring.values("attention_rows")] == [2 * 4 * (CONTEXT - 1)] * 4
 
 
 def test_checkpointed_blocks_are_counted_once(attached, finish):

@@ -226,3 +226,8 @@ def test_another_python_is_asked_for_its_torch(tmp_path):
     link.symlink_to(os.path.realpath(sys.executable))  # outside the virtual environment: no torch there
     answer = _launch.library_for(str(link))
     assert answer is None or answer[1] != _build.identity(_build.find_torch())
+
+
+def test_build_prints_the_library_and_its_torch(shim):
+    result = subprocess.run([sys.executable, "-m", "trimtab", "build"], capture_output=True, text=True, env=job_environment())
+    assert result.stdout.splitlines() == [str(shim), _build.identity(_build.find_torch())]
