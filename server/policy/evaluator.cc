@@ -249,7 +249,13 @@ void RunEvaluator::AskForSwitch(size_t rule, uint64_t step, std::vector<Decision
   const Rule& r = policy_->rules[rule];
   RuleState& state = rules_[rule];
   state.retry_step.reset();
-  if (r.action.kind == ActionKind::kSwitch && (state.blocked || state.switches >= r.action.max_switches_per_run)) return;
+  if (r.action.kind == ActionKind::kSwitch) {
+    if (state.blocked || state.switches >= r.action.max_switches_per_run) return;
+    if (!state.asked.empty()) {  // its last plan is in flight; a second one would be refused
+      state.retry_step = step + kWaitSteps;
+      return;
+    }
+  }
   Decision d;
   d.kind = r.action.kind == ActionKind::kSwitch ? Decision::Kind::kSwitch : Decision::Kind::kPropose;
   d.rule = rule;
@@ -294,6 +300,7 @@ void RunEvaluator::OnSwitchAccepted(size_t rule, const std::vector<uint32_t>& la
 
 void RunEvaluator::OnSwitchRefused(size_t rule, const std::vector<uint32_t>& layers, bool try_again) {
   RuleState& state = rules_[rule];
+  if (!state.asked.empty() && state.switches > 0) --state.switches;  // it was accepted, and came to nothing
   for (uint32_t l : layers) state.asked.erase(l);
   if (layers.empty()) state.asked.clear();
   if (try_again && state.retries < kRetriesMax) {

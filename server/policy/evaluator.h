@@ -31,6 +31,8 @@ class RunEvaluator {
   // An asked switch that was refused is asked again after this many steps, this many times.
   static constexpr uint64_t kRetrySteps = 100;
   static constexpr uint32_t kRetriesMax = 5;
+  // While a plan of the rule is in flight, it looks this often whether further layers can be asked for.
+  static constexpr uint64_t kWaitSteps = 20;
   // How far back an attention alarm counts as a precursor of a loss alarm.
   static constexpr uint64_t kPrecursorSteps = 20000;
 
