@@ -9,7 +9,8 @@
 
 namespace trimtab::cpu {
 
-// Each function does one independent unit of work on the calling thread, and returns false when scratch memory is short.
+// Each function does one independent unit of work on the calling thread, and returns false when scratch memory is
+// short.
 struct Instance {
   const char* name;
   // Unit = batch * heads + head. `stats` may be NULL.
@@ -21,7 +22,8 @@ struct Instance {
   // Rows [begin, end) of the flattened (batch, head, row).
   bool (*delta_step)(const DeltaJob& job, int64_t begin, int64_t end);
   bool (*spectral)(const trimtab_spectral& s, int64_t slice);
-  bool (*activation)(trimtab_dtype dtype, const void* data, int64_t n, float threshold, trimtab_activation_stats* stats);
+  bool (*activation)(trimtab_dtype dtype, const void* data, int64_t n, float threshold,
+                     trimtab_activation_stats* stats);
 };
 
 extern const Instance kBaseInstance;

@@ -20,6 +20,10 @@ inline constexpr float kMaskedBias = -1e4f;
 // A delta-preserving step moves an entry by at most this many units in the last place.
 inline constexpr float kDeltaStepMaxUlps = 4.0f;
 
+// Steps that it takes, as multiples of the residual left: first those that cut it to a third, then all that help.
+inline constexpr double kDeltaStepFirstBound = 4.0 / 3.0;
+inline constexpr double kDeltaStepLastBound = 2.0;
+
 inline constexpr int kFp32MantissaBits = 23;
 
 // Explicit mantissa bits of a format, kFp32MantissaBits where nothing is rounded.
@@ -28,8 +32,8 @@ int MantissaBits(trimtab_storage storage, trimtab_dtype dtype);
 struct AttentionJob {
   trimtab_attention a;  // scale, beta and empty_lse resolved
   int mantissa_bits;
-  int64_t group;            // query heads of one key/value head
-  int64_t causal_offset;    // causal row i sees keys [0, i + 1 + causal_offset)
+  int64_t group;          // query heads of one key/value head
+  int64_t causal_offset;  // causal row i sees keys [0, i + 1 + causal_offset)
 };
 
 inline int64_t VisibleKeys(const AttentionJob& job, int64_t row) {

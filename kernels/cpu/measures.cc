@@ -37,9 +37,8 @@ trimtab_kernel_status trimtab_spectral_norm(const trimtab_spectral* arguments) {
   if (const auto status = trimtab::cpu::Resolve(arguments, &s); status != TRIMTAB_KERNEL_OK) return status;
   const auto& instance = trimtab::cpu::ActiveInstance();
   const int64_t work = s.rows / s.slices * s.columns * 2 * s.iterations;
-  return trimtab::cpu::DoneOr(
-      trimtab::cpu::ForEachUnit(s.parallel_for, s.parallel_context, s.slices, work,
-                                [&](int64_t slice) { return instance.spectral(s, slice); }));
+  return trimtab::cpu::DoneOr(trimtab::cpu::ForEachUnit(s.parallel_for, s.parallel_context, s.slices, work,
+                                                        [&](int64_t slice) { return instance.spectral(s, slice); }));
 }
 
 trimtab_kernel_status trimtab_activation(trimtab_dtype dtype, const void* data, int64_t n, float threshold,

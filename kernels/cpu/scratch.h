@@ -17,15 +17,15 @@ enum class Slot : int {
   kQueryPanels,
   kGradOut,
   kGradOutPanels,
-  kOutput,     // accumulators of O or dQ
-  kGradKeys,   // accumulators of dK
-  kGradValues, // accumulators of dV
-  kRow,        // one converted row
+  kOutput,      // accumulators of O or dQ
+  kGradKeys,    // accumulators of dK
+  kGradValues,  // accumulators of dV
+  kRow,         // one converted row
   kRow2,
   kRow3,
   kMaskRow,
-  kRowState,      // a few floats a row
-  kUnitStats,     // of the calling thread: one trimtab_head_stats a (batch, head)
+  kRowState,   // a few floats a row
+  kUnitStats,  // of the calling thread: one trimtab_head_stats a (batch, head)
   kCount,
 };
 

@@ -37,8 +37,8 @@ trimtab_kernel_status BadStructSize(const char* name, uint32_t got, size_t known
   return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "%s.struct_size is %u, this library knows %zu", name, got, known);
 }
 
-#define TRIMTAB_RETURN_IF_ERROR(call)                                            \
-  do {                                                                           \
+#define TRIMTAB_RETURN_IF_ERROR(call)                                                            \
+  do {                                                                                           \
     if (const trimtab_kernel_status status = (call); status != TRIMTAB_KERNEL_OK) return status; \
   } while (false)
 
@@ -106,12 +106,18 @@ trimtab_kernel_status CheckTensors(const trimtab_attention& a, Use use) {
 
 int MantissaBits(trimtab_storage storage, trimtab_dtype dtype) {
   switch (storage) {
-    case TRIMTAB_STORE_FP32: return kFp32MantissaBits;
-    case TRIMTAB_STORE_BF16: return 7;
-    case TRIMTAB_STORE_FP16: return 10;
-    case TRIMTAB_STORE_E4M3: return 3;
-    case TRIMTAB_STORE_E5M2: return 2;
-    case TRIMTAB_STORE_SAME: break;
+    case TRIMTAB_STORE_FP32:
+      return kFp32MantissaBits;
+    case TRIMTAB_STORE_BF16:
+      return 7;
+    case TRIMTAB_STORE_FP16:
+      return 10;
+    case TRIMTAB_STORE_E4M3:
+      return 3;
+    case TRIMTAB_STORE_E5M2:
+      return 2;
+    case TRIMTAB_STORE_SAME:
+      break;
   }
   if (dtype == TRIMTAB_BF16) return 7;
   return dtype == TRIMTAB_F16 ? 10 : kFp32MantissaBits;

@@ -26,9 +26,12 @@ inline bool Activation(trimtab_dtype dtype, const void* data, int64_t n, float t
       x = finite ? x : Splat(0.0f);
       finite_count += finite;
       abs_max = Max(Abs(x), abs_max);
-      const Wide wide = __builtin_convertvector(x, Wide);
-      sum += wide;
-      squares += wide * wide;
+      Store(chunk + i, x);
+    }
+    for (int64_t i = 0; i < padded; i += kLanes) {
+      const Wide low = LoadWide(chunk + i), high = LoadWide(chunk + i + kLanes / 2);
+      sum += low + high;
+      squares += low * low + high * high;
     }
     stats->sum += SumOf(sum);
     stats->sum_squares += SumOf(squares);

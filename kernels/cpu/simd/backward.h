@@ -219,8 +219,7 @@ inline bool Backward(const GradJob& job, int64_t unit, trimtab_head_stats* stats
       for (int64_t j = 0; j < seen; j += kGradKeys) GradTile(job, block, j, Min64(j + kGradKeys, seen), w);
       if (stats != nullptr) AddDeltaStats(attention, block, w, w.mask_row, stats + g);
       for (int64_t r = 0; r < block.rows; ++r) {
-        WriteGradRow(a.dtype, w.grad_q + r * w.dim_stride, a.scale, a.head_dim, job.grad_q, batch, head,
-                     block.row(r));
+        WriteGradRow(a.dtype, w.grad_q + r * w.dim_stride, a.scale, a.head_dim, job.grad_q, batch, head, block.row(r));
       }
     }
   }

@@ -50,6 +50,13 @@ TRIMTAB_INLINE uint16_t ToF16(float x) {
   return static_cast<uint16_t>(sign | h);
 }
 
+// memcpy without its call: rows are often one vector long.
+TRIMTAB_INLINE void CopyRow(const float* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(to + i, Load(from + i));
+  for (; i < n; ++i) to[i] = from[i];
+}
+
 template <typename From>
 inline void LoadRow16(const uint16_t* from, int64_t stride, int64_t n, float* to, From convert) {
   if (stride == 1) {
@@ -64,7 +71,7 @@ inline void LoadRow(trimtab_dtype dtype, const void* data, int64_t offset, int64
   if (dtype == TRIMTAB_F32) {
     const float* from = static_cast<const float*>(data) + offset;
     if (stride == 1) {
-      std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+      CopyRow(from, n, to);
     } else {
       for (int64_t i = 0; i < n; ++i) to[i] = from[i * stride];
     }
@@ -72,9 +79,11 @@ inline void LoadRow(trimtab_dtype dtype, const void* data, int64_t offset, int64
   }
   const uint16_t* from = static_cast<const uint16_t*>(data) + offset;
   if (dtype == TRIMTAB_BF16) {
-    LoadRow16(from, stride, n, to, [](uint16_t h) __attribute__((always_inline)) { return FromBf16(h); });
+    LoadRow16(
+        from, stride, n, to, [](uint16_t h) __attribute__((always_inline)) { return FromBf16(h); });
   } else {
-    LoadRow16(from, stride, n, to, [](uint16_t h) __attribute__((always_inline)) { return FromF16(h); });
+    LoadRow16(
+        from, stride, n, to, [](uint16_t h) __attribute__((always_inline)) { return FromF16(h); });
   }
 }
 
@@ -89,7 +98,7 @@ inline void StoreRow(trimtab_dtype dtype, const float* from, int64_t n, void* da
   if (dtype == TRIMTAB_F32) {
     float* to = static_cast<float*>(data) + offset;
     if (stride == 1) {
-      std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+      CopyRow(from, n, to);
     } else {
       for (int64_t i = 0; i < n; ++i) to[i * stride] = from[i];
     }

@@ -9,50 +9,80 @@ namespace trimtab::cpu::TRIMTAB_INSTANCE {
 
 struct DeltaFormat {
   Rounding round;
-  int mantissa_bits;
   trimtab_dtype dtype;
+  float relative_ulp;  // of the coarser of storage and dtype
+  float smallest_ulp;  // spacing of the dtype's subnormals; 0 where the exponent range is FP32's
 
-  TRIMTAB_INLINE float Stored(float x) const { return AsStored(dtype, round(x)); }
-
-  // Distance of stored neighbours in x's binade; 0 where x is 0, subnormal or not finite.
-  TRIMTAB_INLINE float Ulp(float x) const {
-    const uint32_t exponent = ToBits(x) & 0x7f800000u;
-    if (exponent == 0x7f800000u) return 0.0f;
+  DeltaFormat(int mantissa_bits, trimtab_dtype type) : round(mantissa_bits), dtype(type), smallest_ulp(0.0f) {
     int bits = mantissa_bits;
     if (dtype == TRIMTAB_BF16 && bits > 7) bits = 7;
     if (dtype == TRIMTAB_F16 && bits > 10) bits = 10;
-    const float ulp = FromBits(exponent) * FromBits(static_cast<uint32_t>(127 - bits) << 23);
-    return dtype == TRIMTAB_F16 && ulp < 0x1p-24f && exponent != 0 ? 0x1p-24f : ulp;
+    if (dtype == TRIMTAB_F16) smallest_ulp = 0x1p-24f;
+    relative_ulp = FromBits(static_cast<uint32_t>(127 - bits) << 23);
+  }
+
+  TRIMTAB_INLINE float Stored(float x) const { return AsStored(dtype, round(x)); }
+
+  // Distance of stored neighbours in x's binade; 0 where x is 0, an FP32 subnormal or not finite.
+  TRIMTAB_INLINE Vec Ulp(Vec x) const {
+    const Vec power = (Vec)((Bits)x & 0x7f800000u);
+    const Vec ulp = Max(power * relative_ulp, Splat(smallest_ulp));
+    return power > Splat(0.0f) && power < Splat(__builtin_inff()) ? ulp : Splat(0.0f);
   }
 };
 
-// Entries are visited by decreasing |dO| * ulp(O). One whose step is more than twice what is left cannot help, so the
-// next to visit is always the largest step of at most twice the residual; no sort is needed. `steps` is work space of
-// n rounded up to the vector length.
-inline void DeltaStepRow(const DeltaFormat& format, float* out, const float* low, const float* grad, int64_t n,
-                         int64_t max_entries, float* steps) {
-  double residual = 0.0;
-  for (int64_t i = 0; i < n; ++i) residual += static_cast<double>(grad[i]) * low[i];
-  if (residual - residual != 0.0 || residual == 0.0) return;
-  const int64_t padded = RoundUp(n, kLanes);
-  for (int64_t i = 0; i < n; ++i) {
-    const float step = std::fabs(grad[i]) * format.Ulp(out[i]);
-    steps[i] = step - step == 0.0f ? step : 0.0f;
+// The largest step that is at most `bound`, and its first index; 0 when there is none.
+struct Candidate {
+  float step;
+  int64_t index;
+};
+
+TRIMTAB_INLINE Candidate LargestStep(const float* steps, int64_t padded, float bound) {
+  Vec best = Splat(0.0f);
+  Int where = {};
+  for (int64_t j = 0; j < padded; j += kLanes) {
+    const Vec step = Load(steps + j);
+    const Int better = (step <= Splat(bound)) & (step > best);
+    best = better ? step : best;
+    where = better ? Int{} + static_cast<int32_t>(j) : where;
   }
-  for (int64_t i = n; i < padded; ++i) steps[i] = 0.0f;
-  for (int64_t moved = 0; moved < max_entries;) {
-    const float bound = static_cast<float>(2.0 * std::fabs(residual));
-    Vec best = Splat(0.0f);
-    for (int64_t j = 0; j < padded; j += kLanes) {
-      const Vec step = Load(steps + j);
-      best = Max(step <= Splat(bound) ? step : Splat(0.0f), best);
+  Candidate largest{0.0f, 0};
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int64_t index = where[lane] + lane;
+    if (best[lane] > largest.step || (best[lane] == largest.step && index < largest.index)) {
+      largest = {best[lane], index};
     }
-    const float largest = MaxOf(best);
-    if (largest == 0.0f) return;
-    int64_t i = 0;
-    while (steps[i] != largest) ++i;
+  }
+  return largest;
+}
+
+// Visits the largest step |dO| * ulp(O) that is at most 4/3 of what is left, so that each move leaves a third or less;
+// then, when no such step is left, the largest of at most twice what is left, which is the most that can still help.
+// The plain order of decreasing steps ends no nearer and moves five times as many entries. All arrays hold a row, then
+// zeros up to the vector length; `steps` and `ulps` are work space.
+inline void DeltaStepRow(const DeltaFormat& format, float* out, const float* low, const float* grad, int64_t padded,
+                         int64_t max_entries, float* steps, float* ulps) {
+  Wide sum = {};
+  for (int64_t j = 0; j < padded; j += kLanes / 2) sum += LoadWide(grad + j) * LoadWide(low + j);
+  double residual = SumOf(sum);
+  if (residual - residual != 0.0 || residual == 0.0) return;
+  for (int64_t j = 0; j < padded; j += kLanes) {
+    const Vec ulp = format.Ulp(Load(out + j));
+    const Vec step = Abs(Load(grad + j)) * ulp;
+    Store(ulps + j, ulp);
+    Store(steps + j, Finite(step) ? step : Splat(0.0f));
+  }
+  double bound = kDeltaStepFirstBound;
+  for (int64_t moved = 0; moved < max_entries;) {
+    const Candidate next = LargestStep(steps, padded, static_cast<float>(bound * std::fabs(residual)));
+    if (next.step == 0.0f) {
+      if (bound == kDeltaStepLastBound) return;
+      bound = kDeltaStepLastBound;
+      continue;
+    }
+    const int64_t i = next.index;
     steps[i] = 0.0f;
-    const float reach = kDeltaStepMaxUlps * format.Ulp(out[i]);
+    const double reach = kDeltaStepMaxUlps * ulps[i];
     double wanted = residual / grad[i];
     wanted = wanted > reach ? reach : (wanted < -reach ? -reach : wanted);
     const float target = format.Stored(static_cast<float>(out[i] + wanted));
@@ -72,19 +102,20 @@ inline bool DeltaStep(const DeltaJob& job, int64_t begin, int64_t end) {
   float* low = ThreadScratch(Slot::kRow2, padded);
   float* grad = ThreadScratch(Slot::kRow3, padded);
   float* steps = ThreadScratch(Slot::kMaskRow, padded);
-  if (!out || !low || !grad || !steps) return false;
-  const DeltaFormat format{Rounding(job.mantissa_bits), job.mantissa_bits, d.dtype};
+  float* ulps = ThreadScratch(Slot::kRowState, padded);
+  if (!out || !low || !grad || !steps || !ulps) return false;
+  for (int64_t i = d.columns; i < padded; ++i) out[i] = low[i] = grad[i] = 0.0f;
+  const DeltaFormat format(job.mantissa_bits, d.dtype);
   const int64_t max_entries = d.max_entries > 0 ? d.max_entries : d.columns;
   for (int64_t index = begin; index < end; ++index) {
     const int64_t row = index % d.rows, head = index / d.rows % d.heads, batch = index / d.rows / d.heads;
     LoadRow(d.dtype, d.out.data, RowOffset(d.out.stride, batch, head, row), d.out.stride[3], d.columns, out);
-    LoadRow(TRIMTAB_F32, d.out_low.data, RowOffset(d.out_low.stride, batch, head, row), d.out_low.stride[3],
-            d.columns, low);
-    LoadRow(d.dtype, d.grad_out.data, RowOffset(d.grad_out.stride, batch, head, row), d.grad_out.stride[3],
-            d.columns, grad);
-    DeltaStepRow(format, out, low, grad, d.columns, max_entries, steps);
-    StoreRow(d.dtype, out, d.columns, d.result.data, RowOffset(d.result.stride, batch, head, row),
-             d.result.stride[3]);
+    LoadRow(TRIMTAB_F32, d.out_low.data, RowOffset(d.out_low.stride, batch, head, row), d.out_low.stride[3], d.columns,
+            low);
+    LoadRow(d.dtype, d.grad_out.data, RowOffset(d.grad_out.stride, batch, head, row), d.grad_out.stride[3], d.columns,
+            grad);
+    DeltaStepRow(format, out, low, grad, padded, max_entries, steps, ulps);
+    StoreRow(d.dtype, out, d.columns, d.result.data, RowOffset(d.result.stride, batch, head, row), d.result.stride[3]);
   }
   return true;
 }

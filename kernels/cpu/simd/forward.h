@@ -61,8 +61,7 @@ inline void ForwardBlock(const AttentionJob& job, const Rounding& round, const B
     const int64_t group = r / kMicroRows * kMicroRows;
     const int64_t group_keys = GroupKeys(job, block, group, Min64(kMicroRows, block.rows - group));
     const int64_t padded = RoundUp(group_keys, kLanes);
-    const int64_t visible =
-        MaskRow(job, block, r, 0, VisibleKeys(job, block.row(r)), padded, row, mask_row, stats);
+    const int64_t visible = MaskRow(job, block, r, 0, VisibleKeys(job, block.row(r)), padded, row, mask_row, stats);
     const float max = RowMax(row, padded);
     if (stats != nullptr) AddRowStats(row, padded, visible, max, round, stats);
     float lse = a.empty_lse;

@@ -53,15 +53,22 @@ template <int kVecs>
 TRIMTAB_INLINE void MicroRows(int64_t rows, Rows a, const float* b, int64_t inner, float* c, int64_t c_stride,
                               float alpha, bool accumulate) {
   switch (rows) {
-    case 1: return Micro<1, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
-    case 2: return Micro<2, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
+    case 1:
+      return Micro<1, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
+    case 2:
+      return Micro<2, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
 #if TRIMTAB_MICRO_ROWS >= 6
-    case 3: return Micro<3, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
-    case 4: return Micro<4, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
-    case 5: return Micro<5, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
-    case 6: return Micro<6, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
+    case 3:
+      return Micro<3, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
+    case 4:
+      return Micro<4, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
+    case 5:
+      return Micro<5, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
+    case 6:
+      return Micro<6, kVecs>(a, b, inner, c, c_stride, alpha, accumulate);
 #endif
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -84,6 +91,11 @@ inline void PackRow(const float* row, int64_t k, int64_t inner, int64_t columns,
     const int width = PanelWidth(j, columns);
     float* to = panels + j * inner + k * width;
     const int n = static_cast<int>(Min64(width, columns - j));
+    if (n == kPanel) {
+      Store(to, Load(row + j));
+      Store(to + kLanes, Load(row + j + kLanes));
+      continue;
+    }
     for (int i = 0; i < n; ++i) to[i] = row[j + i];
     for (int i = n; i < width; ++i) to[i] = 0.0f;
   }

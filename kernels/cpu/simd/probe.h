@@ -63,8 +63,7 @@ inline bool Probe(const ProbeJob& job, int64_t unit, trimtab_head_stats* stats) 
     if (with_output && !PackValues(attention, round, batch, kv_head, keys, values, &finite_values)) return false;
   }
   for (int64_t begin = 0; begin < job.rows; begin += rows) {
-    const Block block{batch, head, job.row_begin + begin * job.row_step, job.row_step,
-                      Min64(rows, job.rows - begin)};
+    const Block block{batch, head, job.row_begin + begin * job.row_step, job.row_step, Min64(rows, job.rows - begin)};
     LoadQueries(attention, block, q);
     ScoreBlock(attention, block, q, keys_by_dim, keys, 0, GroupKeys(attention, block, 0, block.rows), s, stride);
     for (int64_t r = 0; r < block.rows; ++r) {

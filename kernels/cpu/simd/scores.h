@@ -61,6 +61,13 @@ inline void ScoreBlock(const AttentionJob& job, const Block& block, const float*
   }
 }
 
+// Whether statistics take column j as visible; `mask_row` holds an additive mask's row, `offset` that of a boolean one.
+TRIMTAB_INLINE bool SeenByMask(const trimtab_attention& a, const float* mask_row, int64_t offset, int64_t j) {
+  if (a.mask_kind == TRIMTAB_MASK_ADDITIVE) return !(mask_row[j] <= kMaskedBias);
+  if (a.mask_kind == TRIMTAB_MASK_NONE) return true;
+  return static_cast<const uint8_t*>(a.mask.data)[offset + j * a.mask.stride[3]] != 0;
+}
+
 // Writes -Inf over masked scores of one row, adds an additive mask, and fills [visible_end, padded_end) with -Inf.
 // Column j of `s` is key key_begin + j; visible_end counts from there. `raw` (may be NULL) takes the row's maximum and
 // its non-finite count before the mask is added. Returns how many entries are visible.
@@ -87,22 +94,27 @@ inline int64_t MaskRow(const AttentionJob& job, const Block& block, int64_t r, i
   if (a.mask_kind == TRIMTAB_MASK_ADDITIVE) {
     LoadRow(a.mask_dtype, a.mask.data, offset, a.mask.stride[3], visible_end, mask_row);
     visible = 0;
-    for (int64_t j = 0; j < visible_end; ++j) visible += !(mask_row[j] <= kMaskedBias);
+    for (int64_t j = 0; j < visible_end; ++j) visible += SeenByMask(a, mask_row, offset, j);
   }
   if (raw != nullptr) {
-    float max = raw->max_logit;
-    uint64_t nonfinite = 0;
-    for (int64_t j = 0; j < visible_end; ++j) {
-      bool seen = true;
-      if (a.mask_kind == TRIMTAB_MASK_ADDITIVE) seen = !(mask_row[j] <= kMaskedBias);
-      if (a.mask_kind == TRIMTAB_MASK_BOOL) {
-        seen = static_cast<const uint8_t*>(a.mask.data)[offset + j * a.mask.stride[3]] != 0;
+    Vec max = Splat(raw->max_logit);
+    Int finite = {};
+    int64_t j = 0;
+    if (a.mask_kind == TRIMTAB_MASK_NONE) {
+      for (; j + kLanes <= visible_end; j += kLanes) {
+        max = Max(Load(s + j), max);
+        finite += Finite(Load(s + j));
       }
-      max = seen && s[j] > max ? s[j] : max;
-      nonfinite += seen && !(s[j] - s[j] == 0.0f);
     }
-    raw->max_logit = max;
-    raw->nonfinite_scores += nonfinite;
+    float row_max = MaxOf(max);
+    int64_t nonfinite = j + SumOf(finite);
+    for (; j < visible_end; ++j) {
+      if (!SeenByMask(a, mask_row, offset, j)) continue;
+      row_max = s[j] > row_max ? s[j] : row_max;
+      nonfinite += !(s[j] - s[j] == 0.0f);
+    }
+    raw->max_logit = row_max;
+    raw->nonfinite_scores += static_cast<uint64_t>(nonfinite);
   }
   if (a.mask_kind == TRIMTAB_MASK_ADDITIVE) {
     for (int64_t j = 0; j < visible_end; ++j) {

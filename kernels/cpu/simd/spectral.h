@@ -70,8 +70,12 @@ struct Slice {
 
 inline bool Spectral(const trimtab_spectral& s, int64_t index) {
   const int64_t rows = s.rows / s.slices, columns = s.columns;
-  Slice slice{s, index * rows, rows, ThreadScratch(Slot::kRow, rows > columns ? rows : columns),
-              ThreadScratch(Slot::kRow2, rows), ThreadScratch(Slot::kRow3, columns)};
+  Slice slice{s,
+              index * rows,
+              rows,
+              ThreadScratch(Slot::kRow, rows > columns ? rows : columns),
+              ThreadScratch(Slot::kRow2, rows),
+              ThreadScratch(Slot::kRow3, columns)};
   if (!slice.line || !slice.y || !slice.w) return false;
   float* v = s.vector + index * columns;
   double sigma = 0.0, residual = 0.0;

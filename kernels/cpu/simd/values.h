@@ -17,9 +17,12 @@ inline void RoundRow(const Rounding& round, float* row, int64_t n) {
 }
 
 inline bool AllFinite(const float* row, int64_t n) {
-  bool finite = true;
-  for (int64_t i = 0; i < n; ++i) finite &= row[i] - row[i] == 0.0f;
-  return finite;
+  Int finite = Splat(0.0f) == Splat(0.0f);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) finite &= Finite(Load(row + i));
+  bool all = SumOf(finite) == -kLanes;
+  for (; i < n; ++i) all = all && row[i] - row[i] == 0.0f;
+  return all;
 }
 
 // V rounded to storage, in panels of columns. *finite says whether all of it is.

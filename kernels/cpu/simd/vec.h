@@ -11,11 +11,16 @@ inline constexpr int kLanes = 8;
 typedef float Vec __attribute__((vector_size(32)));
 typedef int32_t Int __attribute__((vector_size(32)));
 typedef uint32_t Bits __attribute__((vector_size(32)));
-typedef double Wide __attribute__((vector_size(64)));
+typedef double Wide __attribute__((vector_size(32)));  // four doubles
+typedef float NarrowVec __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float UnalignedVec __attribute__((vector_size(32), aligned(4), may_alias));
 
 TRIMTAB_INLINE Vec Load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 TRIMTAB_INLINE void Store(float* p, Vec x) { *reinterpret_cast<UnalignedVec*>(p) = x; }
+// Four floats as doubles.
+TRIMTAB_INLINE Wide LoadWide(const float* p) {
+  return __builtin_convertvector(*reinterpret_cast<const NarrowVec*>(p), Wide);
+}
 TRIMTAB_INLINE Vec Splat(float x) { return Vec{x, x, x, x, x, x, x, x}; }
 TRIMTAB_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
 TRIMTAB_INLINE Vec Abs(Vec x) { return (Vec)((Bits)x & 0x7fffffffu); }
@@ -23,16 +28,15 @@ TRIMTAB_INLINE Vec Abs(Vec x) { return (Vec)((Bits)x & 0x7fffffffu); }
 TRIMTAB_INLINE Int Finite(Vec x) { return (x - x) == Splat(0.0f); }
 
 TRIMTAB_INLINE float SumOf(Vec x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
-TRIMTAB_INLINE double SumOf(Wide x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+TRIMTAB_INLINE double SumOf(Wide x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 TRIMTAB_INLINE int64_t SumOf(Int x) {
   int64_t sum = 0;
   for (int i = 0; i < kLanes; ++i) sum += x[i];
   return sum;
 }
+TRIMTAB_INLINE float Larger(float a, float b) { return a > b ? a : b; }
 TRIMTAB_INLINE float MaxOf(Vec x) {
-  float m = x[0];
-  for (int i = 1; i < kLanes; ++i) m = x[i] > m ? x[i] : m;
-  return m;
+  return Larger(Larger(Larger(x[0], x[4]), Larger(x[2], x[6])), Larger(Larger(x[1], x[5]), Larger(x[3], x[7])));
 }
 
 // Round to nearest even to `bits` explicit mantissa bits, FP32 exponent range; NaN and Inf unchanged.

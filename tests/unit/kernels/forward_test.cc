@@ -17,8 +17,8 @@ int64_t Between(std::mt19937& random, int64_t low, int64_t high) {
 
 Shape RandomShape(std::mt19937& random) {
   const int64_t kv_heads = Between(random, 1, 3), group = Between(random, 1, 3);
-  return {Between(random, 1, 2),  kv_heads * group,        kv_heads,               Between(random, 1, 130),
-          Between(random, 1, 130), Between(random, 1, 96), Between(random, 1, 96)};
+  return {Between(random, 1, 2),  kv_heads * group,      kv_heads, Between(random, 1, 130), Between(random, 1, 130),
+          Between(random, 1, 96), Between(random, 1, 96)};
 }
 
 void ExpectMatches(const Problem& p, double tolerance) {
@@ -62,8 +62,8 @@ TEST(Forward, SixteenBitTensorsStayWithinTheirRounding) {
 // P and V rounded to storage, sums exact: the FP64 restatement of the emulation itself.
 TEST(Forward, EmulatedStorageRoundsWeightsValuesAndOutput) {
   std::mt19937 random(3);
-  for (const trimtab_storage storage : {TRIMTAB_STORE_BF16, TRIMTAB_STORE_FP16, TRIMTAB_STORE_E4M3,
-                                        TRIMTAB_STORE_E5M2}) {
+  for (const trimtab_storage storage :
+       {TRIMTAB_STORE_BF16, TRIMTAB_STORE_FP16, TRIMTAB_STORE_E4M3, TRIMTAB_STORE_E5M2}) {
     for (const auto kind : {TRIMTAB_ATTENTION_STANDARD, TRIMTAB_ATTENTION_STABILIZED}) {
       Problem p({1, 2, 1, 50, 60, 16, 8}, TRIMTAB_F32);
       p.Fill(random, 1.0, -1.0, 0.5);

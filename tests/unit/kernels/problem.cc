@@ -71,8 +71,7 @@ trimtab_attention Problem::Filled(bool with_stats) {
   a.lse = lse.mutable_view();
   a.stats = with_stats ? stats.data() : nullptr;
   if (call.mask_kind == TRIMTAB_MASK_BOOL) {
-    a.mask = {bool_mask.data(),
-              {call.heads * call.queries * call.keys, call.queries * call.keys, call.keys, 1}};
+    a.mask = {bool_mask.data(), {call.heads * call.queries * call.keys, call.queries * call.keys, call.keys, 1}};
   }
   if (call.mask_kind == TRIMTAB_MASK_ADDITIVE) a.mask = additive_mask.view();
   return a;

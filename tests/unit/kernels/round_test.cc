@@ -48,8 +48,8 @@ std::vector<float> PatternsNearTies(int bits) {
   const uint32_t last = dropped == 0 ? 0 : (1u << dropped) - 1;
   std::vector<float> patterns;
   for (uint32_t sign = 0; sign <= 1; ++sign) {
-    for (uint32_t exponent = 0; exponent < 255; exponent += bits > 7 ? 17 : 1) {
-      for (uint32_t kept = 0; kept < (1u << bits); kept += bits > 10 ? 4099 : 1) {
+    for (uint32_t exponent = 0; exponent<255; exponent += bits> 7 ? 17 : 1) {
+      for (uint32_t kept = 0; kept<(1u << bits); kept += bits> 10 ? 4099 : 1) {
         for (const uint32_t low : {0u, 1u, half - 1, half, half + 1, last}) {
           if (low > last) continue;
           patterns.push_back(FromBits(sign << 31 | exponent << 23 | kept << dropped | low));

@@ -95,8 +95,8 @@ TEST(Split, SpectralSlicesDoNotDependOnThreads) {
   for (const int threads : {0, 3}) {
     Pool pool{threads};
     std::vector<float> vector(8 * 512), sigma(8);
-    trimtab_spectral s{sizeof s, TRIMTAB_F32, w.view().data, 512, 512, 512, 1, 8, 5, vector.data(), sigma.data(),
-                       nullptr,  nullptr,     nullptr};
+    trimtab_spectral s{sizeof s, TRIMTAB_F32, w.view().data, 512,          512,     512,     1,
+                       8,        5,           vector.data(), sigma.data(), nullptr, nullptr, nullptr};
     if (threads > 0) {
       s.parallel_for = Pool::Run;
       s.parallel_context = &pool;
@@ -140,8 +140,8 @@ TEST(Split, WarmCallsDoNotAllocate) {
     ASSERT_EQ(p.Probe(0, 5, true), TRIMTAB_KERNEL_OK);
     ASSERT_EQ(p.DeltaStep(), TRIMTAB_KERNEL_OK);
     ASSERT_EQ(p.Backward(true), TRIMTAB_KERNEL_OK);
-    trimtab_spectral s{sizeof s, TRIMTAB_BF16, w.view().data, 64, 64, 64, 1, 1, 2, vector.data(), sigma.data(),
-                       nullptr,  nullptr,      nullptr};
+    trimtab_spectral s{sizeof s, TRIMTAB_BF16,  w.view().data, 64,      64,      64,     1, 1,
+                       2,        vector.data(), sigma.data(),  nullptr, nullptr, nullptr};
     ASSERT_EQ(trimtab_spectral_norm(&s), TRIMTAB_KERNEL_OK);
     ASSERT_EQ(trimtab_activation(TRIMTAB_BF16, w.view().data, 64 * 64, 1.0f, &activation), TRIMTAB_KERNEL_OK);
   };

@@ -114,9 +114,7 @@ void StridedTensor::FillConstant(double value) {
   }
 }
 
-trimtab_tensor StridedTensor::view() const {
-  return {bytes_.data(), {stride_[0], stride_[1], stride_[2], stride_[3]}};
-}
+trimtab_tensor StridedTensor::view() const { return {bytes_.data(), {stride_[0], stride_[1], stride_[2], stride_[3]}}; }
 
 trimtab_mutable_tensor StridedTensor::mutable_view() {
   return {bytes_.data(), {stride_[0], stride_[1], stride_[2], stride_[3]}};
