@@ -3,7 +3,9 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -11,9 +13,15 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/status/status.h"
+#include "server/control/controller.h"
+#include "server/control/service.h"
 #include "server/daemon/listen.h"
+#include "server/export/metrics.h"
+#include "server/http/server.h"
 #include "server/ingest/ingest.h"
 #include "server/model/limits.h"
+#include "server/policy/engine.h"
+#include "server/policy/policy_parser.h"
 #include "server/query/query_service.h"
 #include "server/registry/registry.h"
 #include "server/store/store.h"
@@ -25,12 +33,76 @@ constexpr absl::Duration kTick = absl::Seconds(1);
 
 size_t Mebibytes(uint64_t count) { return static_cast<size_t>(count) << 20; }
 
+absl::StatusOr<Policy> LoadPolicy(const Config& config) {
+  if (config.policy.empty()) return ParsePolicy(DefaultPolicyYaml(), "built-in policy");
+  std::ifstream file(config.policy, std::ios::binary);
+  std::string text(kMaxPolicyBytes + 1, '\0');
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot read ", config.policy, "; see --policy"));
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return ParsePolicy(text, config.policy);
+}
+
 class DaemonImpl final : public Daemon {
  public:
   DaemonImpl(const Config& config, std::string version) : config_(config), version_(std::move(version)) {}
   ~DaemonImpl() override { Shutdown(); }
 
   absl::Status Start() {
+    TRIMTAB_RETURN_IF_ERROR(OpenRooms());
+    TRIMTAB_RETURN_IF_ERROR(StartHttp());
+    query_ = QueryService::Create(
+        {.version = version_, .data_dir = config_.data_dir, .http_address = http_address(), .limits = Limits()},
+        registry_.get(), store_.get());
+    ingest_->Start();
+    TRIMTAB_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.listen));
+    TRIMTAB_ASSIGN_OR_RETURN(grpc_, Listen(address, {ingest_->service(), query_->service(), control_service_.get()}));
+    ticker_ = std::thread([this] { Tick(); });
+    TRIMTAB_RETURN_IF_ERROR(WriteReadyFile());
+    ready_ = true;
+    spdlog::info("ready: grpc {} http {} data {}", grpc_address(), http_address().empty() ? "off" : http_address(),
+                 config_.data_dir);
+    return absl::OkStatus();
+  }
+
+  void Shutdown() override {
+    if (std::exchange(stopped_, true)) return;
+    ready_ = false;
+    // From the source to the sinks: nothing that arrived is lost on the way.
+    if (ingest_ != nullptr) ingest_->Shutdown();
+    if (policy_ != nullptr) policy_->Shutdown();
+    if (controller_ != nullptr) controller_->Shutdown();
+    if (query_ != nullptr) query_->Shutdown();
+    if (grpc_.server != nullptr) {
+      grpc_.server->Shutdown(std::chrono::system_clock::now() +
+                             std::chrono::milliseconds(static_cast<int64_t>(config_.shutdown_seconds * 1000)));
+      grpc_.server->Wait();
+      grpc_.server.reset();
+    }
+    if (http_ != nullptr) http_->Shutdown();
+    {
+      absl::MutexLock lock(&mutex_);
+      ticking_ = false;
+    }
+    if (ticker_.joinable()) ticker_.join();
+    http_.reset();
+    query_.reset();
+    control_service_.reset();
+    policy_.reset();
+    controller_.reset();
+    ingest_.reset();
+    exporter_.reset();
+    registry_.reset();
+    store_.reset();
+  }
+
+  std::string grpc_address() const override { return FormatAddress(grpc_.address); }
+  std::string http_address() const override { return http_address_; }
+
+ private:
+  // Everything that works without a port.
+  absl::Status OpenRooms() {
+    TRIMTAB_ASSIGN_OR_RETURN(Policy policy, LoadPolicy(config_));
     TRIMTAB_ASSIGN_OR_RETURN(store_, Store::Open({.path = config_.data_dir,
                                                   .block_cache_bytes = Mebibytes(config_.block_cache_mib),
                                                   .memtable_bytes = Mebibytes(config_.memtable_mib),
@@ -42,42 +114,61 @@ class DaemonImpl final : public Daemon {
                               .alive_window_seconds = config_.alive_window_seconds,
                               .sample_every_steps = config_.sample_every_steps},
                              store_.get());
+    // Before whoever writes events, so that none is missed.
+    exporter_ = MetricsExporter::Create(registry_.get(), store_.get(), MetricsSettings());
+    store_->AddEventListener(exporter_.get());
+    TRIMTAB_ASSIGN_OR_RETURN(controller_, Controller::Create({}, ingest_.get(), store_.get(), store_.get()));
+    TRIMTAB_ASSIGN_OR_RETURN(
+        policy_, PolicyEngine::Create(std::move(policy), store_.get(), controller_.get(), store_.get()));
+    control_service_ = CreateControlService(controller_.get(), &policy_->policy());
     ingest_->AddStepListener(registry_.get());
-    query_ = QueryService::Create({.version = version_, .data_dir = config_.data_dir, .limits = Limits()},
-                                  registry_.get(), store_.get());
-    ingest_->Start();
-    TRIMTAB_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.listen));
-    TRIMTAB_ASSIGN_OR_RETURN(grpc_, Listen(address, {ingest_->service(), query_->service()}));
-    ticker_ = std::thread([this] { Tick(); });
-    spdlog::info("ready: grpc {} data {}", grpc_address(), config_.data_dir);
-    return WriteReadyFile();
+    ingest_->AddStepListener(controller_.get());
+    ingest_->AddStepListener(policy_.get());
+    ingest_->AddAckListener(controller_.get());
+    return absl::OkStatus();
   }
 
-  void Shutdown() override {
-    if (std::exchange(stopped_, true)) return;
-    if (ingest_ != nullptr) ingest_->Shutdown();
-    if (query_ != nullptr) query_->Shutdown();
-    if (grpc_.server != nullptr) {
-      grpc_.server->Shutdown(std::chrono::system_clock::now() +
-                             std::chrono::milliseconds(static_cast<int64_t>(config_.shutdown_seconds * 1000)));
-      grpc_.server->Wait();
-      grpc_.server.reset();
-    }
-    {
-      absl::MutexLock lock(&mutex_);
-      ticking_ = false;
-    }
-    if (ticker_.joinable()) ticker_.join();
-    query_.reset();
-    ingest_.reset();
-    registry_.reset();
-    store_.reset();
+  absl::Status StartHttp() {
+    if (config_.http.empty()) return absl::OkStatus();
+    TRIMTAB_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.http));
+    HttpOptions options;
+    options.address = address.host;
+    options.port = address.port;
+    options.version = version_;
+    TRIMTAB_ASSIGN_OR_RETURN(
+        http_, HttpServer::Create(
+                   std::move(options), registry_.get(), store_.get(), [this] { return exporter_->Render(); },
+                   [this] { return ready_ ? absl::OkStatus() : absl::UnavailableError("starting or shutting down"); }));
+    http_address_ = http_->address();
+    return absl::OkStatus();
   }
 
-  std::string grpc_address() const override { return FormatAddress(grpc_.address); }
-  std::string http_address() const override { return ""; }
+  MetricsOptions MetricsSettings() const {
+    MetricsOptions options{.max_series = config_.max_series, .version = version_};
+    options.ingest = [this] { return ingest_->statistics(); };
+    const auto policy = [this](const char* name, const char* help, uint64_t PolicyEngine::Statistics::*field) {
+      return ExtraMetric{name, help, /*counter=*/true,
+                         [this, field] { return static_cast<double>(policy_->statistics().*field); }};
+    };
+    const auto control = [this](const char* name, const char* help, uint64_t Controller::Statistics::*field) {
+      return ExtraMetric{name, help, /*counter=*/true,
+                         [this, field] { return static_cast<double>(controller_->statistics().*field); }};
+    };
+    using P = PolicyEngine::Statistics;
+    using C = Controller::Statistics;
+    options.extra = {
+        policy("trimtab_policy_steps_evaluated_total", "Folded steps that the policy saw.", &P::steps_evaluated),
+        policy("trimtab_policy_steps_dropped_total", "Steps that the policy's full queue refused.", &P::steps_dropped),
+        policy("trimtab_policy_steps_late_total", "Steps that came after theirs had been folded.", &P::steps_late),
+        policy("trimtab_policy_event_errors_total", "Events or states that could not be stored.", &P::event_errors),
+        control("trimtab_control_plans_total", "Switch plans made.", &C::plans),
+        control("trimtab_control_aborted_total", "Switch plans undone after their commit.", &C::aborted),
+        control("trimtab_control_acks_unknown_total", "Answers that no plan waited for.", &C::acks_unknown),
+        control("trimtab_control_dropped_total", "Answers and requests that the full queue refused.", &C::dropped),
+        control("trimtab_control_event_errors_total", "Events or plans that could not be stored.", &C::event_errors)};
+    return options;
+  }
 
- private:
   std::map<std::string, uint64_t> Limits() const {
     return {{"message_bytes", kMaxMessageBytes}, {"run_name_bytes", kMaxRunNameBytes}, {"world_size", kMaxWorldSize},
             {"layers", kMaxLayers},              {"heads", kMaxHeads},                 {"metrics", kMaxMetrics},
@@ -111,12 +202,19 @@ class DaemonImpl final : public Daemon {
 
   const Config config_;
   const std::string version_;
+  std::string http_address_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Registry> registry_;
+  std::unique_ptr<MetricsExporter> exporter_;
   std::unique_ptr<Ingest> ingest_;
+  std::unique_ptr<Controller> controller_;
+  std::unique_ptr<PolicyEngine> policy_;
+  std::unique_ptr<v1::ControlService::Service> control_service_;
   std::unique_ptr<QueryService> query_;
+  std::unique_ptr<HttpServer> http_;
   GrpcServer grpc_;
   std::thread ticker_;
+  std::atomic<bool> ready_{false};
   bool stopped_ = false;
   absl::Mutex mutex_;
   bool ticking_ ABSL_GUARDED_BY(mutex_) = true;
@@ -124,7 +222,7 @@ class DaemonImpl final : public Daemon {
 
 }  // namespace
 
-absl::Status Daemon::Check(const Config&) { return absl::OkStatus(); }
+absl::Status Daemon::Check(const Config& config) { return LoadPolicy(config).status(); }
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::string& version) {
   auto daemon = std::make_unique<DaemonImpl>(config, version);

@@ -124,11 +124,10 @@ class RegistryImpl final : public Registry {
     return found->second.State();
   }
 
-  std::vector<RunCounts> Counts() const override {
+  RunCounts Counts(const std::string& run) const override {
     absl::ReaderMutexLock lock(&mutex_);
-    std::vector<RunCounts> counts;
-    for (const auto& [name, run] : runs_) counts.push_back(run.Counts());
-    return counts;
+    const auto found = runs_.find(run);
+    return found == runs_.end() ? RunCounts{.run = run} : found->second.Counts();
   }
 
   uint64_t refused() const override {

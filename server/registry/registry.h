@@ -50,7 +50,7 @@ class Registry : public StepListener {
 
   virtual std::vector<v1::RunSummary> Summaries() const = 0;
   virtual absl::StatusOr<v1::RunState> State(const std::string& run) const = 0;  // NOT_FOUND
-  virtual std::vector<RunCounts> Counts() const = 0;
+  virtual RunCounts Counts(const std::string& run) const = 0;  // zeros for an unknown run
   virtual uint64_t refused() const = 0;  // runs and ranks over the limits
 };
 
