@@ -2,7 +2,7 @@
 import { Series, get, runState } from './api.js';
 import { Chart } from './chart.js';
 import { EventList } from './events.js';
-import { number, percent, toNumber } from './format.js';
+import { number, percent, short, toNumber } from './format.js';
 import { HeatMap } from './heatmap.js';
 import { ageLevel, showCoverage, showModes, showTiles } from './panels.js';
 
@@ -19,14 +19,14 @@ const charts = {
 // Anchored, so that a colour means the same in every run: 1 calm, 200 where the default policy alerts.
 const logPosition = (v, top) => Math.log(Math.max(v, 1)) / Math.log(Math.max(top, 1000));
 const heatLogit = new HeatMap($('heat-logit'), {
-  label: 'Max attention logit', format: number, position: logPosition,
+  label: 'Max attention logit', format: number, legend: short, position: logPosition,
   stops: (top) => [1, 10, 200, ...(top > 2000 ? [Math.max(top, 1000)] : [1000])],
 });
-// Square root: shares of a few per mille must differ visibly, and one is the end.
+// Square root: shares of a few per mille must differ visibly; half of all rows or more is the end.
 const heatRepeated = new HeatMap($('heat-repeated'), {
-  label: 'Share of rows with a repeated maximum', format: percent,
-  position: (v, top) => Math.sqrt(Math.max(v, 0) / Math.max(top, 0.1)),
-  stops: (top) => [0, 0.1, 0.4, 1].map((s) => s * Math.max(top, 0.1)),
+  label: 'Share of rows with a repeated maximum', format: percent, legend: percent,
+  position: (v, top) => Math.sqrt(Math.max(v, 0) / Math.max(top, 0.5)),
+  stops: (top) => [0, 0.02, 0.2, 1].map((s) => s * Math.max(top, 0.5)),
 });
 const events = new EventList($('events'));
 

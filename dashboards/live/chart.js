@@ -1,11 +1,12 @@
 // A line chart on a canvas: many curves over steps, linear or logarithmic, with marks and a cursor.
 import { cssColours, layerColour } from './colour.js';
-import { count, logTicks, number, ticks } from './format.js';
+import { count, logTicks, number, short, ticks } from './format.js';
 
 const kHeight = 220;
 const kPad = { left: 52, right: 14, top: 14, bottom: 26 };
 const kFont = '11px system-ui, sans-serif';
 const kMarkReachPx = 6;
+const kLayersInKey = 12;
 
 export class Chart {
   // `log`: a logarithmic y axis; values that are not above zero are left out there.
@@ -24,13 +25,16 @@ export class Chart {
     this.tip.hidden = true;
     this.readout = document.createElement('p');
     this.readout.className = 'readout';
-    host.append(this.canvas, this.tip, this.readout);
+    this.key = document.createElement('p');
+    this.key.className = 'key';
+    this.key.setAttribute('aria-hidden', 'true');
+    host.append(this.canvas, this.tip, this.readout, this.key);
     new ResizeObserver(() => this.draw()).observe(host);
     this.canvas.addEventListener('pointermove', (e) => this.point(e.offsetX));
     this.canvas.addEventListener('pointerdown', (e) => this.point(e.offsetX));
     this.canvas.addEventListener('pointerleave', () => this.point(null));
     this.canvas.addEventListener('blur', () => this.point(null));
-    this.canvas.addEventListener('keydown', (e) => this.key(e));
+    this.canvas.addEventListener('keydown', (e) => this.move(e));
   }
 
   // curves: [{incarnation, layer, steps, values}] in order; marks: [{step, kind, severity, text}].
@@ -93,6 +97,7 @@ export class Chart {
       ctx.fillText('no samples yet', width / 2, kHeight / 2);
       this.canvas.setAttribute('aria-label', `${this.label}: no samples yet`);
       this.readout.textContent = '';
+      this.key.replaceChildren();
       return;
     }
     this.drawAxes(ctx, scale, colours);
@@ -119,7 +124,7 @@ export class Chart {
       ctx.moveTo(kPad.left, y);
       ctx.lineTo(scale.width - kPad.right, y);
       ctx.stroke();
-      ctx.fillText(axisNumber(value), kPad.left - 6, y);
+      ctx.fillText(short(value), kPad.left - 6, y);
     }
     ctx.textAlign = 'center';
     ctx.textBaseline = 'top';
@@ -241,6 +246,20 @@ export class Chart {
     const where = top.layer === null ? '' : `, largest in layer ${top.layer}`;
     this.readout.textContent = `now ${number(top.value)}${where}, step ${count(top.step)}${this.note ? ` · ${this.note}` : ''}`;
     this.canvas.setAttribute('aria-label', `${this.label}: ${this.readout.textContent}`);
+    this.showKey(top.layer === null ? 0 : top.layers);
+  }
+
+  // Which colour is which layer; of many layers a few.
+  showKey(layers) {
+    const every = Math.max(1, Math.ceil(layers / kLayersInKey));
+    const items = [];
+    for (let layer = 0; layer < layers; layer += every) {
+      const item = document.createElement('span');
+      item.textContent = `L${layer}`;
+      item.style.color = layerColour(layer, layers);
+      items.push(item);
+    }
+    this.key.replaceChildren(...items);
   }
 
   point(px) {
@@ -248,7 +267,7 @@ export class Chart {
     this.draw();
   }
 
-  key(event) {
+  move(event) {
     if (!this.scale || !['ArrowLeft', 'ArrowRight', 'Home', 'End', 'Escape'].includes(event.key)) return;
     event.preventDefault();
     const { x0, x1 } = this.scale, hop = (x1 - x0) / 100;
@@ -259,11 +278,5 @@ export class Chart {
   }
 }
 
-// Not-a-number and infinity count as the largest: they are what must be seen.
+// A loss that is not a number counts as the largest: it is what must be seen.
 const rank = (value) => (Number.isNaN(value) ? Infinity : value);
-
-function axisNumber(value) {
-  const size = Math.abs(value);
-  if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(0).replace('e+', 'e').replace('-', '−');
-  return String(Number(value.toPrecision(4))).replace('-', '−');
-}

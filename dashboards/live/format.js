@@ -18,10 +18,17 @@ export function number(value) {
   return value.toFixed(digits).replace('-', '−');
 }
 
+// For axes and legends: no trailing zeros.
+export function short(value) {
+  const size = Math.abs(value);
+  if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(0).replace('e+', 'e').replace('-', '−');
+  return String(Number(value.toPrecision(3))).replace('-', '−');
+}
+
 export function percent(value) {
   if (!Number.isFinite(value)) return number(value);
   const p = value * 100;
-  return `${p === 0 ? '0' : p < 0.01 ? p.toExponential(1) : p < 10 ? p.toFixed(2) : p.toFixed(1)} %`;
+  return `${p === 0 ? '0' : p > 0 && p < 0.01 ? '<0.01' : p < 10 ? p.toFixed(2) : p.toFixed(1)} %`;
 }
 
 export function count(value) {
@@ -49,14 +56,14 @@ export function ticks(low, high, n) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? power * 10;
   const result = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) result.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9) + 0; i * step <= high + step * 1e-9; ++i) result.push(i * step);
   return result;
 }
 
 // Powers of ten inside [low, high]; with 2 and 5 between when there are few.
 export function logTicks(low, high, n) {
   const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
-  const between = last - first <= 2 ? [1, 2, 5] : [1];
+  const between = high / low < 300 ? [1, 2, 5] : [1];
   const every = Math.max(1, Math.ceil((last - first) / n));
   const result = [];
   for (let e = first; e <= last; e += every) {

@@ -1,4 +1,5 @@
 // A layer × head map on a canvas: layers down, heads across; the value of any cell by pointer, touch or arrow keys.
+// NaN means that the cell has no sample; infinity is drawn in the colour of what must be seen.
 import { cssColours, heat, heatText } from './colour.js';
 
 const kMinRow = 3, kMaxRow = 30, kMaxHeight = 420;
@@ -6,9 +7,10 @@ const kPad = { left: 34, top: 18, right: 2, bottom: 2 };
 const kFont = '11px system-ui, sans-serif';
 
 export class HeatMap {
-  // `position(value)` → 0 … 1 on the colour ramp; `stops` are the values named under the legend for the present maximum.
-  constructor(host, { label, format, position, stops }) {
-    Object.assign(this, { host, label, format, position, stops, layers: 0, heads: 0, values: [], cell: null, names: [] });
+  // `position(value, largest)` → 0 … 1 on the colour ramp; `stops(largest)` are the values named under the legend, as
+  // `legend` formats them; `format` is for cells and readout.
+  constructor(host, { label, format, legend, position, stops }) {
+    Object.assign(this, { host, label, format, legendFormat: legend, position, stops, layers: 0, heads: 0, values: [], cell: null, names: [] });
     this.canvas = document.createElement('canvas');
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute('role', 'img');
@@ -45,6 +47,10 @@ export class HeatMap {
     const { row, column } = this.geometry();
     const layer = Math.floor((y - kPad.top) / row), head = Math.floor((x - kPad.left) / column);
     return layer >= 0 && layer < this.layers && head >= 0 && head < this.heads ? { layer, head } : null;
+  }
+
+  text(value) {
+    return Number.isNaN(value) ? 'no sample' : this.format(value);
   }
 
   largest() {
@@ -87,11 +93,11 @@ export class HeatMap {
         const value = this.values[layer * this.heads + head];
         const x = kPad.left + head * g.column, y = kPad.top + layer * g.row;
         const t = Number.isFinite(value) ? this.position(value, top) : null;
-        ctx.fillStyle = t === null ? colours.odd : heat(t);
+        ctx.fillStyle = t !== null ? heat(t) : Number.isNaN(value) ? colours.line : colours.odd;
         ctx.fillRect(x, y, g.column - gap + (gap ? 0 : 0.5), g.row - gap + (gap ? 0 : 0.5));
         if (g.column < 46 || g.row < 15) continue;
-        ctx.fillStyle = t === null ? '#ffffff' : heatText(t);
-        ctx.fillText(this.format(value), x + g.column / 2, y + g.row / 2);
+        ctx.fillStyle = t !== null ? heatText(t) : Number.isNaN(value) ? colours.muted : '#ffffff';
+        ctx.fillText(Number.isNaN(value) ? '–' : this.format(value), x + g.column / 2, y + g.row / 2);
       }
     }
     if (!this.cell) return;
@@ -129,7 +135,7 @@ export class HeatMap {
     ctx.fillStyle = colours.muted;
     const top = this.largest();
     for (const value of this.stops(top)) {
-      const text = this.format(value), half = ctx.measureText(text).width / 2;
+      const text = this.legendFormat(value), half = ctx.measureText(text).width / 2;
       const x = kPad.left + this.position(value, top) * inner;
       ctx.fillRect(x - 0.5, 9, 1, 3);
       ctx.textAlign = 'center';
@@ -139,12 +145,11 @@ export class HeatMap {
 
   describe() {
     let worst = 0;
-    const rank = (v) => (Number.isNaN(v) ? Infinity : v);
-    this.values.forEach((v, i) => (worst = rank(v) > rank(this.values[worst]) ? i : worst));
+    this.values.forEach((v, i) => (worst = v > this.values[worst] || Number.isNaN(this.values[worst]) ? i : worst));
     const cell = this.cell ?? { layer: Math.floor(worst / this.heads), head: worst % this.heads };
     const value = this.values[cell.layer * this.heads + cell.head];
     const name = this.names[cell.layer] ? ` (${this.names[cell.layer]})` : '';
-    this.readout.textContent = `${this.cell ? '' : 'largest: '}layer ${cell.layer}${name}, head ${cell.head}: ${this.format(value)} · step ${this.step}`;
+    this.readout.textContent = `${this.cell ? '' : 'largest: '}layer ${cell.layer}${name}, head ${cell.head}: ${this.text(value)} · step ${this.step}`;
     this.readout.dataset.value = String(value);
     this.canvas.setAttribute('aria-label', `${this.label}, ${this.layers} layers by ${this.heads} heads; ${this.readout.textContent}`);
   }

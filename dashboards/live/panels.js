@@ -7,14 +7,14 @@ const kModes = {
   stabilized: ['S', 'the stabilized kernel'], paper: ['P', 'the published β rule'], unknown: ['?', 'not reported'],
 };
 
-// Largest cell of a metric: {value, layer, head}, NaN and infinity first; null when there is none.
+// Largest cell of a layered metric: {value, layer, head}; null when no cell has a sample (NaN).
 export function largestCell(metric) {
-  if (!metric || metric.values.length === 0) return null;
+  if (!metric) return null;
   const heads = metric.shape.length > 1 ? metric.shape[1] : 1;
   let best = null;
   metric.values.forEach((raw, i) => {
-    const value = toNumber(raw), rank = Number.isNaN(value) ? Infinity : value;
-    if (best === null || rank > best.rank) best = { rank, value, layer: Math.floor(i / heads), head: i % heads };
+    const value = toNumber(raw);
+    if (!Number.isNaN(value) && (best === null || value > best.value)) best = { value, layer: Math.floor(i / heads), head: i % heads };
   });
   return best;
 }

@@ -27,20 +27,28 @@ float Cell(const v1::Block& block, uint32_t layer, uint32_t head) {
 
 float FoldLayer(const v1::Block& block, v1::Aggregation aggregation, uint32_t layer, std::optional<uint32_t> head) {
   if (head.has_value()) return Cell(block, layer, *head);
-  const uint32_t heads = ShapeOf(block).heads;
-  if (heads == 0) return std::numeric_limits<float>::quiet_NaN();
-  if (aggregation == v1::AGGREGATION_LAST) return Cell(block, layer, heads - 1);
   double sum = 0;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (uint32_t h = 0; h < heads; ++h) {
+  uint32_t sampled = 0;
+  float largest = 0, last = 0;
+  for (uint32_t h = 0; h < ShapeOf(block).heads; ++h) {
     const float value = Cell(block, layer, h);
-    if (std::isnan(value)) return value;
+    if (std::isnan(value)) continue;
+    largest = sampled == 0 ? value : std::max(largest, value);
+    last = value;
     sum += value;
-    largest = std::max(largest, value);
+    ++sampled;
   }
-  if (aggregation == v1::AGGREGATION_MAX) return largest;
-  if (aggregation == v1::AGGREGATION_SUM) return static_cast<float>(sum);
-  return static_cast<float>(sum / heads);
+  if (sampled == 0) return std::numeric_limits<float>::quiet_NaN();
+  switch (aggregation) {
+    case v1::AGGREGATION_MAX:
+      return largest;
+    case v1::AGGREGATION_SUM:
+      return static_cast<float>(sum);
+    case v1::AGGREGATION_LAST:
+      return last;
+    default:
+      return static_cast<float>(sum / sampled);
+  }
 }
 
 }  // namespace trimtab::server

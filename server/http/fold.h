@@ -21,7 +21,7 @@ BlockShape ShapeOf(const v1::Block& block);
 float Cell(const v1::Block& block, uint32_t layer, uint32_t head);
 
 // One layer. With `head` that cell; without, all heads folded: MAX, SUM, LAST (of the last head), else the mean.
-// A NaN in any folded head makes the result NaN: what is not a number must show.
+// NaN in a layered block means "no sample": it gives way to any value; NaN when there is none.
 float FoldLayer(const v1::Block& block, v1::Aggregation aggregation, uint32_t layer, std::optional<uint32_t> head);
 
 }  // namespace trimtab::server

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <optional>
@@ -71,6 +72,7 @@ absl::StatusOr<v1::MetricDescriptor> FindMetric(const StoredRun& run, const Seri
 // Curves of one incarnation: one for each layer, or the one asked for.
 struct Life {
   uint64_t incarnation = 0;
+  uint64_t rows = 0;
   std::vector<MinMaxCurve> curves;
 };
 
@@ -82,7 +84,7 @@ class SeriesReader {
   // False ends the reading: out of time.
   bool Visit(const Store::Row& row) {
     if (lives_.empty() || lives_.back().incarnation != row.incarnation) {
-      lives_.push_back({row.incarnation, {}});
+      lives_.push_back({row.incarnation, 0, {}});
       if (lives_.size() > kMaxIncarnations) {
         lives_.pop_front();
         ++left_out_;
@@ -90,6 +92,7 @@ class SeriesReader {
     }
     const uint32_t layers = query_.layer.has_value() ? 1 : ShapeOf(row.block).layers;
     most_layers_ = std::max(most_layers_, ShapeOf(row.block).layers);
+    ++lives_.back().rows;
     std::vector<MinMaxCurve>& curves = lives_.back().curves;
     const size_t points = std::min<size_t>(query_.points, context_.options->max_points / std::max(layers, 1U));
     while (curves.size() < layers) curves.emplace_back(points);
@@ -97,7 +100,9 @@ class SeriesReader {
       const auto layer = static_cast<uint32_t>(query_.layer.value_or(i));
       if (layer >= ShapeOf(row.block).layers) continue;
       const auto head = query_.head.has_value() ? std::optional(static_cast<uint32_t>(*query_.head)) : std::nullopt;
-      curves[i].Add(row.step, FoldLayer(row.block, metric_.aggregation(), layer, head));
+      const float value = FoldLayer(row.block, metric_.aggregation(), layer, head);
+      const bool no_sample = metric_.axes_size() > 0 && std::isnan(value);
+      if (!no_sample) curves[i].Add(row.step, value);
     }
     last_step_ = row.step;
     if (++rows_ % kRowsBetweenClockReads != 0) return true;
@@ -121,11 +126,11 @@ class SeriesReader {
     }
     json.Key("incarnations_left_out").Uint(left_out_).Key("series").BeginArray();
     uint64_t kept_rows = 0;
-    for (const Life& life : lives_) kept_rows += life.curves.empty() ? 0 : life.curves.front().rows();
+    for (const Life& life : lives_) kept_rows += life.rows;
     for (Life& life : lives_) {
       for (size_t i = 0; i < life.curves.size(); ++i) {
         // The lives share the points by their length.
-        const double share = static_cast<double>(life.curves.front().rows()) / static_cast<double>(kept_rows);
+        const double share = static_cast<double>(life.rows) / static_cast<double>(kept_rows);
         life.curves[i].ShrinkTo(static_cast<size_t>(share * static_cast<double>(query_.points)));
         WriteCurve(json, life, i);
       }

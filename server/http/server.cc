@@ -54,6 +54,15 @@ absl::Status CheckOptions(const HttpOptions& options) {
   return absl::OkStatus();
 }
 
+// Takes back what would let a small request cost much: many overlapping ranges multiply the reply (ignoring them is
+// allowed), and httplib compresses Brotli at its slowest level.
+void LimitReply(httplib::Request& request) {
+  request.ranges.clear();
+  const bool gzip = absl::StrContains(request.get_header_value("Accept-Encoding"), "gzip");
+  request.headers.erase("Accept-Encoding");
+  if (gzip) request.set_header("Accept-Encoding", "gzip");
+}
+
 HttpRequest ToRequest(const httplib::Request& in) {
   HttpRequest request;
   request.method = in.method;
@@ -83,7 +92,7 @@ class HttpServerImpl final : public HttpServer {
       return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", options_.address, " port ",
                                                  options_.port,
                                                  ": in use, or not an address of this machine; choose another with "
-                                                 "--http-listen"));
+                                                 "--http"));
     }
     absl::StatusOr<std::pair<std::string, int>> bound_to = server_.BoundTo();
     if (!bound_to.ok()) return bound_to.status();
@@ -127,8 +136,7 @@ class HttpServerImpl final : public HttpServer {
     server_.set_default_headers(headers);
     // Everything is routed here; httplib's own routes by regular expression are not used.
     server_.set_pre_routing_handler([this](const httplib::Request& in, httplib::Response& out) {
-      // Ranges are ignored (as HTTP allows): many overlapping ones would multiply the reply.
-      const_cast<httplib::Request&>(in).ranges.clear();
+      LimitReply(const_cast<httplib::Request&>(in));
       Answer(in, out);
       return httplib::Server::HandlerResponse::Handled;
     });

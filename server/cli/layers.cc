@@ -1,0 +1,34 @@
+#include <charconv>
+
+#include "absl/strings/str_split.h"
+#include "server/cli/commands.h"
+
+namespace trimtab::cli {
+namespace {
+
+constexpr uint32_t kMaxLayers = 1024;
+
+bool ParseLayer(absl::string_view text, uint32_t* layer) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *layer);
+  return !text.empty() && error == std::errc() && stop == end && *layer < kMaxLayers;
+}
+
+}  // namespace
+
+std::vector<uint32_t> ParseLayers(const std::string& text) {
+  std::vector<uint32_t> layers;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(part, absl::MaxSplits('-', 1));
+    uint32_t first = 0, last = 0;
+    if (!ParseLayer(ends.first, &first)) return {};
+    last = first;
+    if (part.find('-') != absl::string_view::npos && !ParseLayer(ends.second, &last)) return {};
+    if (last < first) return {};
+    for (uint32_t layer = first; layer <= last; ++layer) layers.push_back(layer);
+    if (layers.size() > kMaxLayers) return {};
+  }
+  return layers;
+}
+
+}  // namespace trimtab::cli
