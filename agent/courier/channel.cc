@@ -1,3 +1,4 @@
+// The half of a channel that faces the ring; channel_server.cc has the other.
 #include "agent/courier/channel.h"
 
 #include <spdlog/spdlog.h>
@@ -14,20 +15,8 @@ namespace trimtab::courier {
 namespace {
 
 int64_t UnixNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Refusals that the same Hello may not meet again later.
-bool MayPass(int32_t code) {
-  switch (static_cast<absl::StatusCode>(code)) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kDeadlineExceeded:
-      return true;
-    default:
-      return false;
-  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -38,7 +27,9 @@ Channel::Channel(uint32_t id, v1::Hello hello, std::unique_ptr<SpoolLog> log, co
       hello_(std::move(hello)),
       queue_(std::move(log)),
       commands_(timings.command_min, timings.command_max),
-      opened_at_(now) {
+      opened_at_(now),
+      last_progress_(now),
+      retry_after_(timings.refused_retry) {
   hello_.set_channel(id);
   last_read_ = queue_.last();
   const SpoolMeta& meta = queue_.log().meta();
@@ -56,14 +47,13 @@ void Channel::AttachRing(std::unique_ptr<agent::RingReader> ring, RingFile file)
   parked_ = false;
   queue_.log().meta().set_ended(false);
   ReadInfo();
+  update_due_ = false;  // the Hello carries it
 }
 
 void Channel::EndWithoutRing() {
   if (!ended_) End(false, "the courier and the ring ended before all was delivered");
   parked_ = true;
 }
-
-// --- ring side ---------------------------------------------------------------------------------------------------
 
 void Channel::PollRing(const ChannelLimits& limits, TimePoint now) {
   if (ring_ == nullptr || state_ == State::kDone) return;
@@ -72,11 +62,12 @@ void Channel::PollRing(const ChannelLimits& limits, TimePoint now) {
     if (ended_) Finish();
     return;
   }
-  if (!reading_ && (welcomed_ || limits.server_away > timings_.spill_after || now - opened_at_ > timings_.spill_after)) {
+  const Duration away = Away(limits, now);
+  if (!reading_ && (welcomed_ || away > timings_.spill_after || now - opened_at_ > timings_.spill_after))
     StartReading();
-  }
-  if (!reading_ || ended_) {
-    if (ended_ && limits.server_away > timings_.park_after && !parked_) Park(now);
+  if (!reading_) return;
+  if (ended_) {
+    if (away > timings_.park_after && !parked_) Park(now);
     return;
   }
   if (now >= next_info_) {
@@ -84,9 +75,22 @@ void Channel::PollRing(const ChannelLimits& limits, TimePoint now) {
     ReadInfo();
   }
   commands_.Poll(ring_.get(), now, UnixNanos());
+  if (other_life_ && !writer_gone_) {
+    // As long as the other one reports, this one's steps are nobody's: they stay in the ring while it holds them.
+    CheckEnd(now, false);
+    return;
+  }
   ReadSteps(limits, now);
-  const bool away = limits.server_away > timings_.spill_after;
-  if ((away || RingMayOverwrite()) && queue_.memory_bytes() > 0) TrySpill(now);
+  if ((away > timings_.spill_after || RingMayOverwrite()) && queue_.memory_bytes() > 0) TrySpill(now);
+}
+
+Duration Channel::stuck(TimePoint now) const {
+  return quiet() && (state_ == State::kOpen || state_ == State::kDeparting) ? Duration::zero() : now - last_progress_;
+}
+
+Duration Channel::Away(const ChannelLimits& limits, TimePoint now) const {
+  const Duration stuck_for = stuck(now);
+  return std::max(limits.server_away, stuck_for > timings_.stall ? stuck_for : Duration::zero());
 }
 
 void Channel::StartReading() {
@@ -128,22 +132,23 @@ void Channel::Accept(const agent::RingStep& step) {
   last_read_ = step.sequence;
   std::string bytes;
   const absl::Status encoded = encoder_.Encode(step, &bytes);
-  if (encoder_.bad_blocks() > 0 && logged_bad_blocks_ == 0) {
+  if (encoder_.bad_blocks() > 0 && !bad_blocks_logged_) {
+    bad_blocks_logged_ = true;
     spdlog::warn("{}: a block was left out: {}", Name(), encoder_.bad_block_reason());
   }
-  logged_bad_blocks_ = encoder_.bad_blocks();
   if (!encoded.ok()) {
     ++ring_dropped_;
     spdlog::warn("{}: {}", Name(), std::string(encoded.message()));
     return;
   }
-  step_bytes_ = step_bytes_ == 0 ? static_cast<double>(bytes.size()) : 0.9 * step_bytes_ + 0.1 * static_cast<double>(bytes.size());
+  step_bytes_ = step_bytes_ == 0 ? static_cast<double>(bytes.size())
+                                 : 0.9 * step_bytes_ + 0.1 * static_cast<double>(bytes.size());
   queue_.Push(step.sequence, std::move(bytes));
 }
 
 // Memory is full. Either the spool takes it, or the rest stays in the ring until the server has caught up.
 bool Channel::MakeRoom(const ChannelLimits& limits, TimePoint now) {
-  if (limits.server_away <= timings_.spill_after && !RingMayOverwrite()) return false;
+  if (Away(limits, now) <= timings_.spill_after && !RingMayOverwrite()) return false;
   return TrySpill(now);
 }
 
@@ -160,7 +165,8 @@ bool Channel::TrySpill(TimePoint now) {
   queue_.log().meta().set_ring_dropped_steps(ring_dropped_);
   const absl::Status status = queue_.Spill();
   if (!status.ok()) {
-    if (!spool_failing_) spdlog::error("{}: spool: {}; steps stay in the ring while it holds them", Name(), std::string(status.message()));
+    if (!spool_failing_)
+      spdlog::error("{}: spool: {}; steps stay in the ring while it holds them", Name(), std::string(status.message()));
     next_spill_ = now + std::chrono::seconds(1);
   } else if (spool_failing_) {
     spdlog::info("{}: the spool takes steps again", Name());
@@ -225,165 +231,6 @@ void Channel::Park(TimePoint now) {
   if (corrupt_.empty()) RemoveRing(file_);
   ring_.reset();
   spdlog::info("{}: ended; what the server has not taken is in {}", Name(), queue_.log().folder());
-}
-
-// --- server side -------------------------------------------------------------------------------------------------
-
-void Channel::OnStreamOpened(Outbox* outbox) {
-  if (state_ == State::kDone || state_ == State::kRefused) return;
-  v1::AgentMessage message;
-  *message.mutable_hello() = hello_;
-  outbox->Send(std::move(message));
-  state_ = State::kGreeted;
-  update_due_ = false;
-}
-
-void Channel::OnStreamClosed(bool orderly) {
-  if (state_ == State::kDeparting && orderly) {
-    Finish();
-  } else if (state_ != State::kDone && state_ != State::kRefused) {
-    state_ = State::kNew;
-  }
-}
-
-void Channel::OnWelcome(const v1::Welcome& welcome, TimePoint now) {
-  if (state_ != State::kGreeted) return;
-  state_ = State::kOpen;
-  last_update_ = now;
-  ack_index_ = 0;  // answers are given again: the server may have lost them with the stream before
-  const uint64_t durable = welcome.last_durable_sequence();
-  if (first_after_gap_ > 0) {
-    const uint64_t known = std::max(gap_base_, durable);
-    if (first_after_gap_ > known + 1) ring_dropped_ += first_after_gap_ - known - 1;
-    first_after_gap_ = 0;
-  }
-  welcomed_ = true;
-  queue_.Resume(durable);
-  if (ring_ != nullptr && reading_ && durable > last_read_) {
-    last_read_ = durable;
-    ring_->SeekAfter(durable);
-  }
-  spdlog::debug("{}: welcome, durable up to {}", Name(), durable);
-}
-
-void Channel::OnDurable(const v1::DurableAck& ack) {
-  if (state_ == State::kOpen || state_ == State::kDeparting) queue_.Ack(ack.sequence());
-}
-
-bool Channel::Answered(const v1::Command& command) const {
-  for (const agent::RingAck& ack : ring_->ReadAcks(0)) {
-    if (ack.plan != command.plan()) continue;
-    switch (command.phase()) {
-      case v1::COMMAND_PHASE_PREPARE:
-        return true;
-      case v1::COMMAND_PHASE_COMMIT:
-        if (ack.state != TRIMTAB_ACK_PREPARED) return true;
-        break;
-      default:
-        if (ack.state == TRIMTAB_ACK_ABORTED) return true;
-    }
-  }
-  return false;
-}
-
-void Channel::OnCommand(const v1::Command& command, Outbox* outbox, TimePoint now) {
-  absl::Status status;
-  if (ring_ == nullptr || ended_) {
-    status = absl::UnavailableError("the process has ended");
-  } else if (Answered(command)) {
-    ack_index_ = 0;  // a repetition: give the answers again
-    return;
-  } else if (absl::StatusOr<trimtab_command> parsed = CommandFromProto(command); parsed.ok()) {
-    status = commands_.Give(*parsed, ring_.get(), now, UnixNanos());
-  } else {
-    status = parsed.status();
-  }
-  if (status.ok()) return;
-  v1::AgentMessage message;
-  v1::CommandAck* ack = message.mutable_ack();
-  ack->set_channel(id_);
-  ack->set_plan(command.plan());
-  ack->set_state(v1::ACK_STATE_REFUSED);
-  ack->set_reason(std::string(status.message()));
-  outbox->Send(std::move(message));
-}
-
-void Channel::OnRefusal(const v1::Refusal& refusal, TimePoint now) {
-  may_retry_ = MayPass(refusal.code());
-  spdlog::error("{}: the server refused: {}{}", Name(), refusal.message(), may_retry_ ? "; asking again later" : "");
-  state_ = State::kRefused;
-  retry_at_ = now + timings_.refused_retry;
-  if (!may_retry_) {
-    queue_.Resume(queue_.last());  // nobody will take these
-    queue_.log().Remove();
-    if (ring_ == nullptr) Finish();
-  }
-}
-
-void Channel::Pump(Outbox* outbox, TimePoint now) {
-  if (state_ == State::kNew || (state_ == State::kRefused && may_retry_ && now >= retry_at_)) {
-    state_ = State::kNew;
-    OnStreamOpened(outbox);
-  } else if (state_ == State::kOpen) {
-    SendUpdate(outbox, now);
-    if (ring_ != nullptr) SendAcks(outbox);
-    SendBatches(outbox);
-    if (ended_ && queue_.Delivered()) {
-      v1::AgentMessage message;
-      v1::Goodbye* goodbye = message.mutable_goodbye();
-      goodbye->set_channel(id_);
-      goodbye->set_clean(queue_.log().meta().clean());
-      goodbye->set_reason(queue_.log().meta().end_reason());
-      outbox->Send(std::move(message));
-      state_ = State::kDeparting;
-      departed_at_ = now;
-    }
-  } else if (state_ == State::kDeparting && now - departed_at_ > timings_.depart_linger) {
-    Finish();
-  }
-}
-
-void Channel::SendUpdate(Outbox* outbox, TimePoint now) {
-  if (!update_due_ || (!ended_ && now - last_update_ < timings_.update_min)) return;
-  update_due_ = false;
-  last_update_ = now;
-  v1::AgentMessage message;
-  message.mutable_update()->set_channel(id_);
-  *message.mutable_update()->mutable_rank() = hello_.rank();
-  outbox->Send(std::move(message));
-}
-
-void Channel::SendAcks(Outbox* outbox) {
-  for (const agent::RingAck& answer : ring_->ReadAcks(ack_index_)) {
-    ack_index_ = answer.index;
-    v1::AgentMessage message;
-    v1::CommandAck* ack = message.mutable_ack();
-    ack->set_channel(id_);
-    ack->set_plan(answer.plan);
-    ack->set_state(static_cast<v1::AckState>(answer.state));
-    ack->set_step(answer.step);
-    ack->set_reason(answer.reason);
-    outbox->Send(std::move(message));
-  }
-}
-
-void Channel::SendBatches(Outbox* outbox) {
-  for (int i = 0; i < kMaxBatchesPerTurn && outbox->CanSend(); ++i) {
-    v1::AgentMessage message;
-    v1::StepBatch* batch = message.mutable_steps();
-    if (!queue_.FillBatch(batch)) return;
-    batch->set_channel(id_);
-    batch->set_ring_dropped_steps(ring_dropped_);
-    outbox->Send(std::move(message));
-  }
-}
-
-// All is delivered, or refused for good: nothing of this channel stays on this machine.
-void Channel::Finish() {
-  state_ = State::kDone;
-  queue_.log().Remove();
-  if (ring_ != nullptr && corrupt_.empty()) RemoveRing(file_);
-  ring_.reset();
 }
 
 }  // namespace trimtab::courier

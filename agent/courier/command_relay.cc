@@ -52,9 +52,11 @@ bool CommandRelay::MayReplace(const agent::RingReader& ring, TimePoint now, int6
 
 absl::Status CommandRelay::Give(const trimtab_command& command, agent::RingReader* ring, TimePoint now,
                                 int64_t unix_nanos) {
-  const bool repeated = waiting_.empty() ? written_.has_value() && Same(*written_, command) : Same(waiting_.back(), command);
+  const bool repeated =
+      waiting_.empty() ? written_.has_value() && Same(*written_, command) : Same(waiting_.back(), command);
   if (repeated) return absl::OkStatus();
-  if (waiting_.empty() && ((written_.has_value() && written_->plan == command.plan) || MayReplace(*ring, now, unix_nanos))) {
+  if (waiting_.empty() &&
+      ((written_.has_value() && written_->plan == command.plan) || MayReplace(*ring, now, unix_nanos))) {
     Write(command, ring, now);
     return absl::OkStatus();
   }

@@ -13,21 +13,16 @@
 #include "absl/strings/str_cat.h"
 #include "agent/core/process_id.h"
 #include "agent/courier/limits.h"
-#include "agent/courier/rank_info.h"
 #include "agent/courier/step_encoder.h"
 
 namespace trimtab::courier {
 namespace {
 
 constexpr char kLockName[] = ".courier.lock";
-constexpr auto kNotReadyPatience = std::chrono::seconds(10);
 
 int64_t UnixNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-bool SameRank(const v1::RankInfo& a, const v1::RankInfo& b) {
-  return a.incarnation() == b.incarnation() && a.rank() == b.rank() && a.run() == b.run();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -37,9 +32,12 @@ Courier::Courier(Options options, SessionFactory factory)
       watcher_(options_.ring_dir),
       spool_({options_.spool_dir, options_.spool_bytes, options_.server}),
       schema_(MetricSchema()) {
+  // The server counts the numbers that a stream has used: a stream that lives for months uses the same ones again.
+  for (uint32_t id = 1; id <= kMaxChannels; ++id) free_ids_.push_back(id);
   link_.emplace(std::move(factory), options_.server, options_.timings, Clock::now());
   agent::ProcessStat parent;
-  if (options_.parent_pid != 0 && agent::ReadProcessStat(options_.parent_pid, &parent)) parent_start_ = parent.start_ticks;
+  if (options_.parent_pid != 0 && agent::ReadProcessStat(options_.parent_pid, &parent))
+    parent_start_ = parent.start_ticks;
 }
 
 int Courier::Run() {
@@ -55,7 +53,8 @@ int Courier::Run() {
     if (fatal_) return kExitRefused;
     if (stop_.load(std::memory_order_relaxed) && !stop_at.has_value()) stop_at = now + options_.timings.stop;
     if (stop_at.has_value()) {
-      const bool quiet = std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.second->quiet(); });
+      const bool quiet =
+          std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.second->quiet(); });
       if (quiet || now >= *stop_at) return Finish();
     } else if (EndsWhenIdle() || ParentGone(now)) {
       if (std::optional<int> code = IdleEnd(now)) return *code;
@@ -105,115 +104,30 @@ bool Courier::ParentGone(TimePoint now) {
   return parent_gone_;
 }
 
-void Courier::AdoptSpool(TimePoint now) {
-  for (std::unique_ptr<SpoolLog>& log : spool_.Adopt(options_.adopt_any, kMaxChannels)) {
-    v1::Hello hello = log->meta().hello();
-    auto channel = std::make_unique<Channel>(next_channel_++, std::move(hello), std::move(log), options_.timings, now);
-    spdlog::info("{}: found steps in the spool that were not delivered yet", channel->Name());
-    channels_.emplace(channel->id(), std::move(channel));
-  }
-  if (spool_.foreign_channels() > 0) {
-    spdlog::warn("{} holds {} channels that were meant for another server; --adopt-any delivers them here",
-                 options_.spool_dir, spool_.foreign_channels());
-  }
-}
-
-void Courier::ScanRings(TimePoint now) {
-  if (now < next_scan_) return;
-  next_scan_ = now + options_.timings.scan;
-  watcher_.Prune();
-  not_ready_ = 0;
-  for (const RingFile& file : watcher_.Scan()) {
-    if (channels_.size() >= kMaxChannels) {
-      if (!full_logged_) spdlog::error("{} channels are served; further rings wait, first {}", kMaxChannels, file.path);
-      full_logged_ = true;
-      ++not_ready_;
-      break;
-    }
-    OpenRing(file, now);
-  }
-  if (!scanned_once_) {
-    for (auto& [id, channel] : channels_) {
-      if (!channel->has_ring()) channel->EndWithoutRing();
-    }
-    scanned_once_ = true;
-  }
-}
-
-void Courier::OpenRing(const RingFile& file, TimePoint now) {
-  agent::RingError error = agent::RingError::kOk;
-  std::string message;
-  std::unique_ptr<agent::RingReader> ring = agent::RingReader::Open(file.path, &error, &message);
-  if (ring == nullptr && error == agent::RingError::kNotFound) return;
-  if (ring == nullptr && error == agent::RingError::kNotReady) {
-    const TimePoint since = unready_since_.emplace(file, now).first->second;
-    if (now - since < kNotReadyPatience) {
-      ++not_ready_;  // its writer may still be making it
-    } else {
-      spdlog::warn("{} was never finished by its writer; left alone", file.path);
-      watcher_.Know(file);
-      unready_since_.erase(file);
-    }
-    return;
-  }
-  unready_since_.erase(file);
-  watcher_.Know(file);
-  ring_seen_ = true;
-  if (ring == nullptr) {
-    const bool aside = error == agent::RingError::kCorrupt && SetAsideRing(file);
-    spdlog::error("{}: {}{}", file.path, message, aside ? "; renamed to *.corrupt" : "; left alone");
-    return;
-  }
-  absl::StatusOr<v1::RankInfo> rank = RankInfoFromIdentity(ring->identity());
-  if (!rank.ok()) {
-    spdlog::error("{}: {}; renamed to *.corrupt", file.path, std::string(rank.status().message()));
-    SetAsideRing(file);
-    return;
-  }
-  for (auto& [id, channel] : channels_) {
-    if (!SameRank(channel->rank(), *rank)) continue;
-    if (channel->has_ring()) {
-      spdlog::error("{} is a copy of {}; left alone", file.path, channel->file().path);
-    } else {
-      channel->AttachRing(std::move(ring), file);
-    }
-    return;
-  }
-  v1::Hello hello;
-  hello.set_protocol_version(kProtocolVersion);
-  hello.set_courier_version(trimtab_version());
-  *hello.mutable_rank() = *std::move(rank);
-  for (const v1::MetricDescriptor& row : schema_) *hello.add_metrics() = row;
-  std::unique_ptr<SpoolLog> log = spool_.Create(hello);
-  auto channel = std::make_unique<Channel>(next_channel_++, std::move(hello), std::move(log), options_.timings, now);
-  channel->AttachRing(std::move(ring), file);
-  spdlog::info("{}: serving {}", channel->Name(), file.path);
-  channels_.emplace(channel->id(), std::move(channel));
-}
-
-void Courier::ServeRings(TimePoint now) {
-  ChannelLimits limits;
-  limits.memory_bytes = std::min(kMemoryBytesPerChannel, kMemoryBytesTotal / std::max<size_t>(1, channels_.size()));
-  limits.server_away = link_->away(now);
-  for (auto& [id, channel] : channels_) {
-    const bool was_corrupt = !channel->corrupt().empty();
-    channel->PollRing(limits, now);
-    if (was_corrupt || channel->corrupt().empty()) continue;
-    const bool aside = SetAsideRing(channel->file());
-    spdlog::error("{}: {}: {}{}", channel->Name(), channel->file().path, channel->corrupt(),
-                  aside ? "; renamed to *.corrupt" : "");
-  }
-}
-
 void Courier::PumpChannels(TimePoint now) {
   auto it = channels_.upper_bound(first_pumped_);
   for (size_t i = 0; i < channels_.size(); ++i, ++it) {
     if (it == channels_.end()) it = channels_.begin();
     if (i == 0) first_pumped_ = it->first;
+    if (it->second->wants_hello(now) && WaitsForEarlierLife(*it->second)) continue;
     it->second->Pump(link_->outbox(), now);
   }
   const bool dropped_more = SpoolDropped() != reported_dropped_ && now - last_heartbeat_ > std::chrono::seconds(1);
   if (link_->up() && (now >= next_heartbeat_ || dropped_more)) SendHeartbeat(now);
+}
+
+// A rank that was started again: the server takes its new life when the old one has said Goodbye, so that one goes
+// first.
+bool Courier::WaitsForEarlierLife(const Channel& channel) const {
+  for (const auto& [id, other] : channels_) {
+    const Channel::State state = other->state();
+    if (other.get() == &channel || state == Channel::State::kRefused || state == Channel::State::kDeparting) continue;
+    if (other->rank().rank() != channel.rank().rank() || other->rank().run() != channel.rank().run()) continue;
+    if (!other->ending()) continue;
+    if (!channel.ending() || std::pair(other->opened_at(), id) < std::pair(channel.opened_at(), channel.id()))
+      return true;
+  }
+  return false;
 }
 
 void Courier::SendHeartbeat(TimePoint now) {
@@ -242,6 +156,7 @@ void Courier::SweepChannels() {
     finished_spool_dropped_ += it->second->spool_dropped();
     spdlog::info("{}: delivered ({} steps overwritten in the ring, {} dropped by the spool)", it->second->Name(),
                  it->second->ring_dropped(), it->second->spool_dropped());
+    free_ids_.push_back(it->first);
     it = channels_.erase(it);
     full_logged_ = false;
   }
@@ -249,8 +164,7 @@ void Courier::SweepChannels() {
 
 // --- link --------------------------------------------------------------------------------------------------------
 
-void Courier::OnStreamOpened(Outbox* outbox) {
-  for (auto& [id, channel] : channels_) channel->OnStreamOpened(outbox);
+void Courier::OnStreamOpened() {
   reported_dropped_ = 0;  // this server may not have heard
   next_heartbeat_ = Clock::now();
 }
@@ -287,7 +201,7 @@ void Courier::OnMessage(const v1::ServerMessage& message, Outbox* outbox) {
   Channel& channel = *it->second;
   const TimePoint now = Clock::now();
   if (message.has_welcome()) channel.OnWelcome(message.welcome(), now);
-  if (message.has_durable()) channel.OnDurable(message.durable());
+  if (message.has_durable()) channel.OnDurable(message.durable(), now);
   if (message.has_command()) channel.OnCommand(message.command(), outbox, now);
   if (message.has_refusal()) channel.OnRefusal(message.refusal(), now);
 }
@@ -298,23 +212,28 @@ std::optional<int> Courier::IdleEnd(TimePoint now) {
   const bool expected = ring_seen_ || options_.drain || parent_gone_;
   const bool all_parked =
       std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.second->parked(); });
-  const bool all_ended = std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.second->ended(); });
+  const bool all_ended =
+      std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.second->ended(); });
   if (!expected || !all_ended || not_ready_ > 0) {
     idle_since_.reset();
     return std::nullopt;
   }
-  const Duration away = link_->away(now);
-  if (!channels_.empty() && away > options_.timings.park_after) {
-    if (all_parked) {
-      spdlog::warn("{} cannot be reached; {} bytes that it has not taken stay in {} for the next courier", options_.server,
-                   spool_.bytes(), options_.spool_dir);
-      return kExitOk;
-    }
-    if (away > options_.timings.park_after * 2) {
-      spdlog::error("{} cannot be reached and the spool cannot take all; the rest stays in {}", options_.server,
-                    options_.ring_dir);
-      return kExitLeftInRing;
-    }
+  // No channel gets anywhere: the server is away, does not acknowledge, or asks to come back later.
+  const Timings& timings = options_.timings;
+  const bool hopeless = !channels_.empty() && std::all_of(channels_.begin(), channels_.end(), [&](const auto& c) {
+    return link_->away(now) > timings.park_after || c.second->stuck(now) > timings.stall + timings.park_after;
+  });
+  if (hopeless && all_parked) {
+    spdlog::warn("{} does not take steps; {} bytes stay in {} for the next courier", options_.server, spool_.bytes(),
+                 options_.spool_dir);
+    return kExitOk;
+  }
+  if (!hopeless) hopeless_since_.reset();
+  if (hopeless && !hopeless_since_.has_value()) hopeless_since_ = now;
+  if (hopeless && now - *hopeless_since_ > timings.park_after) {
+    spdlog::error("{} does not take steps and the spool cannot hold them; the rest stays in {}", options_.server,
+                  options_.ring_dir);
+    return kExitLeftInRing;
   }
   // Departing channels need the server's word; with nothing else to do, an orderly end of the stream is just that.
   const bool only_departing = std::all_of(channels_.begin(), channels_.end(), [](const auto& c) {

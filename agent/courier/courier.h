@@ -3,6 +3,7 @@
 #define TRIMTAB_AGENT_COURIER_COURIER_H_
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +37,7 @@ class Courier : public LinkListener {
   // Ends Run within Timings::stop, with everything that the server has not taken in the spool. Async-signal-safe.
   void Stop() { stop_.store(true, std::memory_order_relaxed); }
 
-  void OnStreamOpened(Outbox* outbox) override;
+  void OnStreamOpened() override;
   void OnMessage(const v1::ServerMessage& message, Outbox* outbox) override;
   void OnStreamClosed(bool orderly) override;
 
@@ -48,6 +49,8 @@ class Courier : public LinkListener {
   void OpenRing(const RingFile& file, TimePoint now);
   void ServeRings(TimePoint now);
   void PumpChannels(TimePoint now);
+  bool WaitsForEarlierLife(const Channel& channel) const;
+  uint32_t TakeId();
   void SendHeartbeat(TimePoint now);
   void SweepChannels();
   bool EndsWhenIdle() const { return options_.exit_when_idle || options_.drain || parent_gone_; }
@@ -61,8 +64,8 @@ class Courier : public LinkListener {
   std::optional<FileLock> lock_;
   std::optional<Link> link_;
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;
-  uint32_t next_channel_ = 1;
-  uint32_t first_pumped_ = 0;  // rotates, so that no channel always comes first
+  std::deque<uint32_t> free_ids_;  // channel numbers; the one that was in use longest ago comes first
+  uint32_t first_pumped_ = 0;      // rotates, so that no channel always comes first
   std::vector<v1::MetricDescriptor> schema_;
 
   std::atomic<bool> stop_{false};
@@ -77,7 +80,7 @@ class Courier : public LinkListener {
   uint64_t finished_spool_dropped_ = 0;  // of channels that are gone
   uint64_t reported_dropped_ = 0;
   TimePoint next_scan_, next_parent_, next_heartbeat_, last_heartbeat_;
-  std::optional<TimePoint> idle_since_;
+  std::optional<TimePoint> idle_since_, hopeless_since_;
 };
 
 }  // namespace trimtab::courier

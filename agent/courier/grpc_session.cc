@@ -29,8 +29,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), args);
 }
 
-// Reactions run on gRPC's threads, everything else on the loop's. Must be destroyed there too, not in a reaction: the last
-// channel of a process joins the threads that run reactions.
+// Reactions run on gRPC's threads, everything else on the loop's. Must be destroyed there too, not in a reaction: the
+// last channel of a process joins the threads that run reactions.
 class Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMessage> {
  public:
   explicit Stream(const std::string& target) : stub_(v1::TelemetryService::NewStub(Connect(target))) {
@@ -174,8 +174,6 @@ class GrpcSession final : public Session {
 
 }  // namespace
 
-std::unique_ptr<Session> OpenGrpcSession(const std::string& target) {
-  return std::make_unique<GrpcSession>(target);
-}
+std::unique_ptr<Session> OpenGrpcSession(const std::string& target) { return std::make_unique<GrpcSession>(target); }
 
 }  // namespace trimtab::courier

@@ -27,7 +27,7 @@ void Link::Open(LinkListener* listener, TimePoint now) {
   opened_at_ = now;
   up_ = false;
   half_closed_ = false;
-  listener->OnStreamOpened(session_.get());
+  listener->OnStreamOpened();
 }
 
 void Link::Close(const absl::Status& status, LinkListener* listener, TimePoint now) {

@@ -15,7 +15,7 @@ namespace trimtab::courier {
 class LinkListener {
  public:
   virtual ~LinkListener() = default;
-  virtual void OnStreamOpened(Outbox* outbox) = 0;
+  virtual void OnStreamOpened() = 0;  // outbox() is there now
   virtual void OnMessage(const v1::ServerMessage& message, Outbox* outbox) = 0;
   // `orderly`: the server ended the stream with OK after our half-close, so it has handled everything.
   virtual void OnStreamClosed(bool orderly) = 0;

@@ -44,7 +44,8 @@ int main(int argc, char** argv) {
   if (!options.has_value()) return code;
   if (!StartLog(*options)) return trimtab::courier::kExitUsage;
   const std::string server = options->server;
-  trimtab::courier::Courier courier(*std::move(options), [server] { return trimtab::courier::OpenGrpcSession(server); });
+  trimtab::courier::Courier courier(*std::move(options),
+                                    [server] { return trimtab::courier::OpenGrpcSession(server); });
   running = &courier;
   std::signal(SIGPIPE, SIG_IGN);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);

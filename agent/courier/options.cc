@@ -49,7 +49,7 @@ std::optional<Options> ParseOptions(int argc, const char* const* argv, int* exit
       ->check(CLI::Range(kMinSpoolBytes, uint64_t{1} << 50))
       ->default_str("1GiB");
   app.add_flag("--exit-when-idle", options.exit_when_idle, "End when every ring seen has ended and is delivered");
-  app.add_flag("--drain", options.drain, "Deliver what the spool and the ring folder hold, then end");
+  app.add_flag("--drain", options.drain, "As --exit-when-idle, but do not wait for a first ring: empties the spool");
   app.add_flag("--adopt-any", options.adopt_any, "Also deliver spooled steps that were meant for another server");
   app.add_flag("--wait-lock", options.wait_lock, "Wait while another courier serves this ring folder, then take over");
   app.add_option("--poll-ms", options.poll_ms, "How often rings are looked at")

@@ -10,13 +10,15 @@
 
 namespace trimtab::courier {
 
-// INVALID_ARGUMENT when the run name is empty or not UTF-8 (it could not be sent); a host name that is not UTF-8 becomes
+// INVALID_ARGUMENT when the run name is empty or not UTF-8 (it could not be sent); a host name that is not UTF-8
+// becomes
 // "". Whether the rank makes sense is for the server to say.
 absl::StatusOr<v1::RankInfo> RankInfoFromIdentity(const agent::RingIdentity& identity);
 
-// Parses `json` (proto3 JSON of RankInfo; unknown fields are ignored) and puts the identity of `base` over it: run, rank,
-// world_size, local_rank, incarnation, host, pid and act always come from the ring's header. INVALID_ARGUMENT when the
-// text is too long, not JSON, not UTF-8, or turns into more than kMaxInfoBytes or lists longer than kMaxInfoEntries.
+// Parses `json` (proto3 JSON of RankInfo; unknown fields are ignored) and puts the identity of `base` over it: run,
+// rank, world_size, local_rank, incarnation, host, pid and act always come from the ring's header. INVALID_ARGUMENT
+// when the text is too long, not JSON, not UTF-8, or turns into more than kMaxInfoBytes or lists longer than
+// kMaxInfoEntries.
 absl::StatusOr<v1::RankInfo> RankInfoFromJson(const v1::RankInfo& base, const std::string& json);
 
 }  // namespace trimtab::courier

@@ -171,7 +171,8 @@ std::vector<uint64_t> SpoolLog::Sequences(const Segment& segment) const {
   std::vector<uint64_t> sequences;
   absl::StatusOr<SegmentReader> reader = SegmentReader::Open(SegmentPath(segment.id));
   uint64_t sequence = 0;
-  while (reader.ok() && reader->Next(&sequence, nullptr) == SegmentReader::Result::kRecord) sequences.push_back(sequence);
+  while (reader.ok() && reader->Next(&sequence, nullptr) == SegmentReader::Result::kRecord)
+    sequences.push_back(sequence);
   return sequences;
 }
 
@@ -252,7 +253,8 @@ std::vector<std::unique_ptr<SpoolLog>> Spool::Adopt(bool any_server, size_t limi
     const std::string folder = absl::StrCat(options_.folder, "/", name);
     struct stat info;
     if (absl::EndsWith(name, ".corrupt") || lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) continue;
-    const bool ours = std::any_of(logs_.begin(), logs_.end(), [&](const SpoolLog* log) { return log->folder_ == folder; });
+    const bool ours =
+        std::any_of(logs_.begin(), logs_.end(), [&](const SpoolLog* log) { return log->folder_ == folder; });
     if (ours) continue;
     absl::StatusOr<std::optional<FileLock>> lock = FileLock::Try(absl::StrCat(folder, "/", kLockName));
     if (!lock.ok() || !lock->has_value()) continue;

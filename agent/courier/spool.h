@@ -45,8 +45,8 @@ class SpoolLog {
   // Like SaveMeta, but also when there are no steps, and with everything synced to the disk.
   absl::Status Seal();
 
-  // Stores a step; `sequence` must be above last_sequence(). Drops the oldest segments of the whole spool when the bound
-  // asks for it (a step larger than the bound is dropped itself). RESOURCE_EXHAUSTED: disk full; nothing changed.
+  // Stores a step; `sequence` must be above last_sequence(). Drops the oldest segments of the whole spool when the
+  // bound asks for it (a step larger than the bound is dropped itself). RESOURCE_EXHAUSTED: disk full; nothing changed.
   absl::Status Append(uint64_t sequence, absl::string_view payload);
 
   // The next step with a sequence above `after`, in order; false when there is none (more may be appended). Reading is

@@ -1,7 +1,8 @@
 // One file of the spool: a header, then records with their own checksum. Format: docs/wire.md.
 //
 // Made for appending and for reading back once, in order. A record cut off at the end of the file (the courier or the
-// machine died while it was written) ends the file; damage in the middle costs the records it touches, not those behind.
+// machine died while it was written) ends the file; damage in the middle costs the records it touches, not those
+// behind.
 #ifndef TRIMTAB_AGENT_COURIER_SPOOL_SEGMENT_H_
 #define TRIMTAB_AGENT_COURIER_SPOOL_SEGMENT_H_
 

@@ -90,7 +90,9 @@ const StepQueue::Queued* StepQueue::PeekNext() {
   from_disk_.emplace();
   uint64_t lost = 0;
   if (log_->ReadAfter(sent_, &from_disk_->sequence, &from_disk_->bytes, &lost)) {
-    CountDropped(lost);
+    // Rewinding reads over the same damage again.
+    if (from_disk_->sequence > damage_counted_to_) CountDropped(lost);
+    damage_counted_to_ = std::max(damage_counted_to_, from_disk_->sequence);
     return &*from_disk_;
   }
   from_disk_.reset();

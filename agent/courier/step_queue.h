@@ -34,8 +34,8 @@ class StepQueue {
   void Resume(uint64_t durable);
   // DurableAck. Numbers beyond what was sent are ignored.
   void Ack(uint64_t durable);
-  // Adds the next steps to `batch`, within the bounds of a batch and of the window in flight. False when there is nothing
-  // to send now. Call only between Resume and the end of the stream.
+  // Adds the next steps to `batch`, within the bounds of a batch and of the window in flight. False when there is
+  // nothing to send now. Call only between Resume and the end of the stream.
   bool FillBatch(v1::StepBatch* batch);
 
   // Nothing is left that could be delivered. Steps that damage made unreadable are counted and removed by this call, so
@@ -45,7 +45,7 @@ class StepQueue {
   bool OnDisk() const { return memory_.empty(); }
 
   uint64_t acked() const { return acked_; }
-  uint64_t last() const { return last_; }           // newest step ever taken in
+  uint64_t last() const { return last_; }  // newest step ever taken in
   size_t memory_bytes() const { return memory_bytes_; }
   uint64_t dropped() const { return log_->meta().dropped_steps(); }  // by the spool's bound or damage, surely lost
   SpoolLog& log() { return *log_; }
@@ -74,6 +74,7 @@ class StepQueue {
   uint64_t acked_ = 0;
   uint64_t sent_ = 0;
   uint64_t last_ = 0;
+  uint64_t damage_counted_to_ = 0;
   bool sent_known_ = false;  // false until the first Resume: an earlier courier may have sent anything
 };
 

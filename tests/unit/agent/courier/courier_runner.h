@@ -29,7 +29,8 @@ inline Options TestOptions(const std::string& server, const std::string& ring_di
   options.timings.settle = std::chrono::milliseconds(100);
   options.timings.backoff_min = std::chrono::milliseconds(10);
   options.timings.backoff_max = std::chrono::milliseconds(100);
-  options.timings.refused_retry = std::chrono::milliseconds(100);
+  options.timings.refused_retry = std::chrono::milliseconds(50);
+  options.timings.refused_retry_max = std::chrono::milliseconds(200);
   options.timings.command_min = std::chrono::milliseconds(50);
   return options;
 }

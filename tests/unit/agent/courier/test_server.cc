@@ -44,6 +44,10 @@ class TestServer::Service final : public v1::TelemetryService::Service {
       std::lock_guard<std::mutex> lock(links_mutex_);
       links_.erase(&link);
     }
+    {
+      std::lock_guard<std::mutex> lock(store_->mutex);
+      for (const auto& [channel, key] : link.channels) store_->ranks[key].open = false;
+    }
     --owner_->streams_;
     return status;
   }
@@ -100,33 +104,58 @@ class TestServer::Service final : public v1::TelemetryService::Service {
 
   bool OnHello(const v1::Hello& hello, Link* link) {
     const Behaviour& behaviour = owner_->behaviour_;
-    v1::ServerMessage reply;
     const int only = behaviour.refuse_rank.load();
     if (behaviour.refuse_code != 0 && (only < 0 || static_cast<uint32_t>(only) == hello.rank().rank())) {
-      reply.mutable_refusal()->set_channel(hello.channel());
-      reply.mutable_refusal()->set_code(behaviour.refuse_code);
-      reply.mutable_refusal()->set_message("refused by the test: change the test");
-      reply.mutable_refusal()->set_fatal(behaviour.refuse_fatal);
-      link->Write(reply);
+      Refuse(hello.channel(), behaviour.refuse_code, link);
       return !behaviour.refuse_fatal;
     }
     const ServerStore::Key key(hello.rank().run(), hello.rank().rank(), hello.rank().incarnation());
+    if (behaviour.one_life && OtherLifeIsOpen(key)) {
+      Refuse(hello.channel(), static_cast<int>(grpc::StatusCode::ALREADY_EXISTS), link);
+      return true;
+    }
     {
       std::lock_guard<std::mutex> lock(links_mutex_);
       link->channels[hello.channel()] = key;
     }
+    v1::ServerMessage reply;
     {
       std::lock_guard<std::mutex> lock(store_->mutex);
       ServerStore::Rank& rank = store_->ranks[key];
       rank.info = hello.rank();
       rank.metrics.assign(hello.metrics().begin(), hello.metrics().end());
-      ++rank.hellos;
+      if (++rank.hellos == 1) rank.order = store_->ranks.size();
+      store_->highest_channel = std::max<uint64_t>(store_->highest_channel, hello.channel());
+      rank.open = true;
       reply.mutable_welcome()->set_channel(hello.channel());
       reply.mutable_welcome()->set_last_durable_sequence(rank.last);
       store_->changed.notify_all();
     }
     if (!behaviour.no_welcome) link->Write(reply);
     return true;
+  }
+
+  void Refuse(uint32_t channel, int code, Link* link) {
+    v1::ServerMessage reply;
+    reply.mutable_refusal()->set_channel(channel);
+    reply.mutable_refusal()->set_code(code);
+    reply.mutable_refusal()->set_message("refused by the test: change the test");
+    reply.mutable_refusal()->set_fatal(owner_->behaviour_.refuse_fatal);
+    link->Write(reply);
+    std::lock_guard<std::mutex> lock(store_->mutex);
+    ++store_->refusals;
+    store_->changed.notify_all();
+  }
+
+  bool OtherLifeIsOpen(const ServerStore::Key& key) {
+    std::lock_guard<std::mutex> lock(store_->mutex);
+    for (const auto& [other, rank] : store_->ranks) {
+      if (rank.open && other != key && std::get<0>(other) == std::get<0>(key) &&
+          std::get<1>(other) == std::get<1>(key)) {
+        return true;
+      }
+    }
+    return false;
   }
 
   void OnSteps(const v1::StepBatch& batch, Link* link) {
@@ -163,7 +192,11 @@ class TestServer::Service final : public v1::TelemetryService::Service {
       rank.info = message.update().rank();
       ++rank.updates;
     }
-    if (message.has_goodbye()) store_->ranks[KeyOf(message.goodbye().channel(), link)].goodbye = message.goodbye();
+    if (message.has_goodbye()) {
+      ServerStore::Rank& rank = store_->ranks[KeyOf(message.goodbye().channel(), link)];
+      rank.goodbye = message.goodbye();
+      rank.open = false;
+    }
     if (message.has_heartbeat()) {
       ++store_->heartbeats;
       store_->spool_dropped = message.heartbeat().spool_dropped_steps();

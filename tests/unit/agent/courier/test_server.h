@@ -33,12 +33,16 @@ struct ServerStore {
     uint64_t repeated_steps = 0;  // received again; thrown away, as a real server does
     uint64_t ring_dropped = 0;
     uint64_t last = 0;
+    bool open = false;
+    uint64_t order = 0;  // of first Hellos
   };
   using Key = std::tuple<std::string, uint32_t, uint64_t>;  // run, rank, incarnation
 
   std::mutex mutex;
   std::condition_variable changed;
   std::map<Key, Rank> ranks;
+  uint64_t refusals = 0;
+  uint64_t highest_channel = 0;
   uint64_t heartbeats = 0;
   uint64_t spool_dropped = 0;  // of the last heartbeat
   uint64_t spool_bytes = 0;
@@ -56,13 +60,14 @@ struct ServerStore {
 class TestServer {
  public:
   struct Behaviour {
-    std::atomic<bool> acks{true};           // false: steps are received but neither stored nor acknowledged
+    std::atomic<bool> acks{true};  // false: steps are received but neither stored nor acknowledged
     std::atomic<int> ack_delay_ms{0};
     std::atomic<int> cut_after_batches{0};  // > 0: ends the stream with an error after so many, once
     std::atomic<bool> no_welcome{false};
-    std::atomic<int> refuse_code{0};        // != 0: every Hello is refused with it
+    std::atomic<int> refuse_code{0};  // != 0: every Hello is refused with it
     std::atomic<bool> refuse_fatal{false};
-    std::atomic<int> refuse_rank{-1};       // only this rank; -1: all
+    std::atomic<int> refuse_rank{-1};   // only this rank; -1: all
+    std::atomic<bool> one_life{false};  // ALREADY_EXISTS while another incarnation of the rank is open
   };
 
   // Listens on loopback; port 0 takes a free one.

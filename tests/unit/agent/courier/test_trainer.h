@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -47,6 +49,26 @@ inline std::vector<std::string> FilesBelow(const std::string& folder, const std:
   return found;
 }
 
+// While it lives, no file of this process can grow beyond `bytes`: writes fail as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(uint64_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_;
+  void (*handler_)(int);
+};
+
 class TestTrainer {
  public:
   TestTrainer(const std::string& ring_dir, uint32_t rank, uint64_t ring_bytes = 1 << 20, const char* info = nullptr) {
@@ -55,7 +77,7 @@ class TestTrainer {
     options.ring_dir = ring_dir.c_str();
     options.run = "run \"one\"";
     options.rank = rank;
-    options.world_size = 16;
+    options.world_size = 4096;
     options.local_rank = rank;
     options.ring_bytes = ring_bytes;
     options.act = 1;
