@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -49,6 +50,8 @@ class DaemonImpl final : public Daemon {
   ~DaemonImpl() override { Shutdown(); }
 
   absl::Status Start() {
+    // One left by an earlier server would send whoever waits for it to the wrong port.
+    if (!config_.ready_file.empty()) std::remove(config_.ready_file.c_str());
     TRIMTAB_RETURN_IF_ERROR(OpenRooms());
     TRIMTAB_RETURN_IF_ERROR(StartHttp());
     query_ = QueryService::Create(

@@ -37,6 +37,7 @@ rocksdb::DBOptions MakeDatabaseOptions(const StoreOptions& options) {
   db.bytes_per_sync = size_t{1} << 20;
   db.keep_log_file_num = 4;
   db.max_log_file_size = size_t{4} << 20;
+  db.db_host_id = "";  // table files do not name the machine
   db.stats_dump_period_sec = 0;
   db.stats_persist_period_sec = 0;
   db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
