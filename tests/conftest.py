@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE_PARENT = ROOT / "agent" / "python"
 EXAMPLES = PACKAGE_PARENT / "examples"
 sys.path.insert(0, str(PACKAGE_PARENT))
-# What a shell may carry must not change what is tested.
-for name in [name for name in os.environ if name.startswith("TRIMTAB_") and name != "TRIMTAB_CACHE_DIR"]:
+# What a shell may carry must not change what is tested; these two say only where the hook library comes from.
+KEPT = ("TRIMTAB_CACHE_DIR", "TRIMTAB_SHIM_SRC")
+for name in [name for name in os.environ if name.startswith("TRIMTAB_") and name not in KEPT]:
     del os.environ[name]
 
 
@@ -96,9 +97,7 @@ def shim():
 
 def job_environment(**extra):
     """An environment for child processes: this package on the path, one thread, nothing of trimtab's but `extra`."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")}
-    if "TRIMTAB_CACHE_DIR" in os.environ:
-        environment["TRIMTAB_CACHE_DIR"] = os.environ["TRIMTAB_CACHE_DIR"]
+    environment = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith("TRIMTAB_")}
     environment.update(PYTHONPATH=str(PACKAGE_PARENT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1",
                        **{name: str(value) for name, value in extra.items()})
     return environment

@@ -37,6 +37,7 @@ TORCH_MINIMUM = (2, 9)
 UNITS_MAX = 200
 COMPILE_SECONDS_MAX = 900
 LOG_BYTES_MAX = 256 * 1024
+LIBRARIES_KEPT = 12
 
 
 class BuildError(RuntimeError):
@@ -113,12 +114,28 @@ def library(torch: Torch | None = None, progress=sys.stderr) -> Path:
     folder = _cache_folder() / _fingerprint(root, torch, compiler)
     target = folder / LIBRARY
     if target.is_file():
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # the time of last use, for _prune
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder / "lock", progress):
         if not target.is_file():
             _build(root, units, torch, compiler, target, progress)
+            _prune(folder.parent)
     return target
+
+
+def _prune(cache: Path) -> None:
+    """Removes the libraries that were not used for longest, beyond LIBRARIES_KEPT. A process that has one loaded keeps it."""
+    def last_use(folder: Path) -> float:
+        try:
+            return folder.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    folders = sorted((path.parent for path in cache.glob(f"torch-*/{LIBRARY}")), key=last_use, reverse=True)
+    for folder in folders[LIBRARIES_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def identity(torch: Torch | None) -> str:

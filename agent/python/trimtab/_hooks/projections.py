@@ -85,7 +85,7 @@ class ProjectionHook(Hook):
         found = []
         for name, module in root.named_modules():
             shape = shapes.get(len(found))
-            if shape and any(p.which == "q" for p in find_projections([module], shape)[0]):
+            if shape and any(p.which == "q" for p in find_projections([module], shape, levels=1)[0]):
                 found.append((name.replace("_orig_mod.", ""), module))
         if len(found) != len(shapes):
             report.note(f"projections: compiled model with {len(shapes)} layers, {len(found)} attention modules found; not measured")
@@ -108,16 +108,16 @@ class ProjectionHook(Hook):
             self.session.ops.set_projection(index, p.which, p.weight, p.row_begin, p.rows, p.heads)
 
 
-def find_projections(modules: list, shape: Shape) -> tuple[list[Projection], list[str]]:
+def find_projections(modules: list, shape: Shape, levels: int = 2) -> tuple[list[Projection], list[str]]:
     """Projections of one layer, at most one each of q, k, v, o, and notes on weights that had to be left out.
 
     modules: from the one that calls attention outwards. The first that holds q or a fused weight is taken; o may lie one
-    module further out.
+    module further out. levels: how deep below a module its weights may lie.
     """
     notes: list[str] = []
     for position, module in enumerate(modules[:3]):
         found: dict[str, Projection] = {}
-        for name, weight, problem in _matrices(module):
+        for name, weight, problem in _matrices(module, levels):
             leaf = name.rsplit(".", 1)[-1].lower()
             if leaf.isdigit() and "." in name:  # to_out.0
                 leaf = name.rsplit(".", 2)[-2].lower()
@@ -163,7 +163,7 @@ def _take(found: dict, notes: list, name: str, leaf: str, weight, shape: Shape) 
 
 def _take_output(found: dict, outer: list, shape: Shape) -> None:
     for module in outer:
-        for name, weight, problem in _matrices(module):
+        for name, weight, problem in _matrices(module, 2):
             parts = name.lower().split(".")
             if not problem and parts[-1] in _SEPARATE["o"] and weight.shape[1] == shape.q_rows and not (
                 {"mlp", "ffn", "feed_forward", "intermediate"} & set(parts)
@@ -172,14 +172,14 @@ def _take_output(found: dict, outer: list, shape: Shape) -> None:
                 return
 
 
-def _matrices(module):
-    """(name, weight as [out, in], problem) of the linear maps at most two levels below; problem is "" for usable ones."""
+def _matrices(module, levels: int):
+    """(name, weight as [out, in], problem) of the linear maps at most `levels` below; problem is "" for usable ones."""
     fused = module._parameters.get("in_proj_weight")
     if fused is not None:
         yield "in_proj_weight", *_usable(fused, False)
     searched = 0
     for name, child in module.named_modules():
-        if not name or name.count(".") > 1:
+        if not name or name.count(".") >= levels:
             continue
         searched += 1
         if searched > _MODULES_SEARCHED_MAX:

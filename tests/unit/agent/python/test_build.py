@@ -151,3 +151,16 @@ def test_missing_sources_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(_paths, "shim_source_root", lambda: None)
     with pytest.raises(_build.BuildError, match="TRIMTAB_SHIM_SRC"):
         _build.library()
+
+
+def test_the_cache_keeps_the_libraries_used_last(small_tree, monkeypatch):
+    monkeypatch.setattr(_build, "LIBRARIES_KEPT", 2)
+    built = []
+    for index in range(4):
+        (small_tree / "agent/core/h.h").write_text(f"// version {index}\n")
+        built.append(_build.library(progress=io.StringIO()))
+        os.utime(built[-1].parent, (index, index))
+        if index == 2:
+            (small_tree / "agent/core/h.h").write_text("// version 1\n")
+            assert _build.library(progress=io.StringIO()) == built[1]  # used again
+    assert [library.is_file() for library in built] == [False, True, False, True]
