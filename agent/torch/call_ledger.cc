@@ -89,6 +89,7 @@ int CallLedger::Open(const ForwardCall& call, uint64_t step, const Sink& sink) {
   r.order = call.explicit_layer < 0 ? signatures_[signature].calls_in_phase++ : 0;
   r.sequence = ++sequence_;
   r.step = step;
+  r.phase = phase_;
   r.key = nullptr;
   r.mode = 0;
   r.sampled = r.has_forward_stats = r.done = false;
@@ -128,24 +129,24 @@ void CallLedger::Finish(int record) {
 
 // --- layers -----------------------------------------------------------------------------------------------------
 
-int CallLedger::ClaimLayer(int layer, const CallSignature& signature) {
+int CallLedger::ClaimLayer(int layer, const ForwardCall& call) {
   if (layer < 0 || layer >= TRIMTAB_MAX_LAYERS) {
     ++layers_over_limit_;
     return -1;
   }
   if (layers_.size() <= static_cast<size_t>(layer)) layers_.resize(layer + 1);
-  layers_[layer] = {true, signature};
+  layers_[layer] = {true, call.op, call.signature};
   return layer;
 }
 
-int CallLedger::LayerOfOrder(SignatureRow* row, int rank) {
+int CallLedger::LayerOfOrder(SignatureRow* row, int rank, const char* op) {
   while (static_cast<int>(row->layer_of_order.size()) <= rank) {
     const int next = static_cast<int>(layers_.size());
     if (next >= TRIMTAB_MAX_LAYERS) {
       ++layers_over_limit_;
       return -1;
     }
-    layers_.push_back({true, row->signature});
+    layers_.push_back({true, op, row->signature});
     row->layer_of_order.push_back(next);
   }
   return row->layer_of_order[rank];
@@ -162,17 +163,21 @@ int CallLedger::PredictLayer(int record) const {
 
 void CallLedger::EndPhase(const Sink& sink) {
   std::vector<SignatureRow>& rows = signatures_;
+  // Ranks count from 0 for every phase that forwards were opened in: a pipeline's last backwards span several.
   int rank[kMaxSignatures] = {};
+  uint64_t phase[kMaxSignatures] = {};
   for (int i = first_; i >= 0;) {
     const int next = records_[i].next;
     ForwardRecord& r = records_[i];
     if (r.done) {
       int layer;
       if (r.call.explicit_layer >= 0) {
-        layer = ClaimLayer(r.call.explicit_layer, r.call.signature);
+        layer = ClaimLayer(r.call.explicit_layer, r.call);
       } else {
         const int guess = PredictLayer(i);
-        layer = LayerOfOrder(&rows[r.signature], rank[r.signature]++);
+        if (rank[r.signature] > 0 && phase[r.signature] != r.phase) rank[r.signature] = 0;
+        phase[r.signature] = r.phase;
+        layer = LayerOfOrder(&rows[r.signature], rank[r.signature]++, r.call.op);
         if (guess >= 0 && guess != layer) ++order_changes_;
       }
       if (layer >= 0) sink(layer, r);
@@ -184,6 +189,7 @@ void CallLedger::EndPhase(const Sink& sink) {
     rows[s].calls_in_phase = 0;
     if (rank[s] > 0) rows[s].layers_per_phase = rank[s];
   }
+  ++phase_;
   backward_seen_ = false;
 }
 

@@ -26,6 +26,7 @@ struct CallSignature {
 };
 
 struct ForwardCall {
+  const char* op = "";  // a literal
   CallSignature signature;
   int explicit_layer = -1;   // -1: by call order
   uint64_t fingerprint = 0;  // of the query's contents: finds the forward that a recomputation repeats
@@ -35,7 +36,7 @@ struct ForwardRecord {
   ForwardCall call;
   int signature = 0;  // row of the signature table
   int order = 0;      // among by-order calls of the signature in this phase
-  uint64_t sequence = 0, step = 0;
+  uint64_t sequence = 0, step = 0, phase = 0;
   const void* key = nullptr;  // output storage; nullptr once that address was given to somebody else
   uint32_t mode = 0;          // trimtab_mode this call ran in
   bool sampled = false;
@@ -47,6 +48,7 @@ struct ForwardRecord {
 
 struct LayerDescription {
   bool seen = false;
+  const char* op = "";
   CallSignature signature;
 };
 
@@ -99,7 +101,7 @@ class CallLedger {
     CallSignature signature;
     int calls_in_phase = 0;
     int layers_per_phase = 0;           // of the last phase with a backward; 0: none yet
-    std::vector<int> layer_of_order;    // rank among finished by-order calls -> layer
+    std::vector<int> layer_of_order;    // rank among finished by-order calls of a phase -> layer
   };
   struct Slot {
     const void* key = nullptr;
@@ -108,8 +110,8 @@ class CallLedger {
 
   int SignatureIndex(const CallSignature& signature);
   void EndPhase(const Sink& sink);
-  int LayerOfOrder(SignatureRow* row, int rank);
-  int ClaimLayer(int layer, const CallSignature& signature);
+  int LayerOfOrder(SignatureRow* row, int rank, const char* op);
+  int ClaimLayer(int layer, const ForwardCall& call);
   void Release(int record);
   size_t Probe(const void* key) const;
   void Erase(const void* key);
@@ -120,7 +122,7 @@ class CallLedger {
   std::vector<SignatureRow> signatures_;
   std::vector<LayerDescription> layers_;
   int first_ = -1, last_ = -1, live_ = 0;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 0, phase_ = 0;
   bool backward_seen_ = false;
   uint64_t dropped_without_backward_ = 0, layers_over_limit_ = 0, order_changes_ = 0;
 };

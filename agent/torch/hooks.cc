@@ -149,9 +149,9 @@ class ForwardHook final : public c10::OperatorKernel {
         return false;
       }
       if ((call->passed = Unsupported(a)) != nullptr) return false;
-      ForwardCall forward = {SignatureOf(a), static_cast<int>(current_layer), Fingerprint(a.query)};
+      ForwardCall forward = {name, SignatureOf(a), static_cast<int>(current_layer), Fingerprint(a.query)};
       if (current_layer < 0 && !in_backward) forward.explicit_layer = static_cast<int>(DiscoverLayer(session_));
-      call->plan = session_.BeginForward(name, forward, in_backward);
+      call->plan = session_.BeginForward(forward, in_backward);
       const trimtab_storage storage = session_.storage();
       const uint32_t mode = call->plan.mode;
       if (call->plan.record < 0 || (storage == TRIMTAB_STORE_SAME && !IsOurs(mode))) {

@@ -80,7 +80,7 @@ class Session {
 
   // --- calls ------------------------------------------------------------------------------------------------------
   // A forward that may be part of training. in_backward: called inside a backward, so it is a recomputation.
-  ForwardPlan BeginForward(const char* op, const ForwardCall& call, bool in_backward);
+  ForwardPlan BeginForward(const ForwardCall& call, bool in_backward);
   // Its output lies at `key`; forward_stats: plan.stats were filled; seconds: cost of the agent in this call.
   void EndForward(const ForwardPlan& plan, const void* key, bool forward_stats, double seconds);
   void ReportShadow(int layer, bool good, const std::string& detail);

@@ -13,8 +13,9 @@ CallLedger::Sink Session::Sink() {
   };
 }
 
-ForwardPlan Session::BeginForward(const char* op, const ForwardCall& call, bool in_backward) {
+ForwardPlan Session::BeginForward(const ForwardCall& call, bool in_backward) {
   ForwardPlan plan;
+  const char* const op = call.op;
   if (!running()) return plan;
   std::lock_guard guard(lock_);
   activity_ = true;

@@ -104,7 +104,7 @@ Json Session::LayersJson() {
       layer["heads"] = s.heads;
       layer["kv_heads"] = s.kv_heads;
       layer["head_dim"] = s.head_dim;
-      layer["op"] = last_op_;
+      layer["op"] = known[i].op;
       layer["dtype"] = DtypeName(s.dtype);
     }
     if (const Json* entry = LayerEntry(named, i)) {

@@ -11,6 +11,7 @@ namespace trimtab::agent {
 namespace {
 
 constexpr double kSpectralShare = 0.25;  // of the overhead budget
+constexpr uint64_t kSilentSteps = 2;     // without any attention call, before that is said
 
 int64_t SteadyNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -101,6 +102,7 @@ void Session::WriteStep(int64_t now_unix_nanos, double step_seconds) {
   if (spectral) {
     spectral_.Advance(kSpectralShare * options_.overhead_budget * step_seconds * sampling_.stride(), parallel_for_,
                       nullptr);
+    if (spectral_.failures() > 0) coverage_.Note("projections: some weights are not in memory at the step boundary");
   }
   if (agent_ == nullptr) return;
   StepReport report;
@@ -127,8 +129,11 @@ void Session::WriteStep(int64_t now_unix_nanos, double step_seconds) {
 void Session::ControlAtBoundary() {
   trimtab_command command;
   const bool taken = agent_ != nullptr && trimtab_poll_command(agent_, &command) == 1;
-  modes_changed_ = latch_->AtBoundary(step_, UnixNanos(), static_cast<uint32_t>(ledger_.layers().size()), options_.act,
-                                      taken ? &command : nullptr, &modes_);
+  LayerSet known;
+  const auto& layers = ledger_.layers();
+  for (size_t i = 0; taken && i < layers.size(); ++i) known[i] = layers[i].seen;
+  modes_changed_ =
+      latch_->AtBoundary(step_, UnixNanos(), known, options_.act, taken ? &command : nullptr, &modes_);
   if (modes_changed_) info_dirty_ = true;
   UpdateEngaged();
 }
@@ -157,6 +162,9 @@ bool Session::CloseStep() {
   const double overhead = overhead_seconds_;
   step_passed_base_ = coverage_.calls_passed;
   ResetStep();
+  if (step_ == options_.start_step + kSilentSteps && engaged() && coverage_.calls_hooked + coverage_.calls_passed == 0) {
+    coverage_.Note("no attention call has reached a hooked operator: the job computes attention by other means");
+  }
   if (sampling_.StepDone(overhead, step_seconds)) coverage_.ReplaceNote("sampling: ", sampling_.Describe());
   ++step_;
   ControlAtBoundary();

@@ -37,7 +37,8 @@ bool SpectralTracker::Set(int layer, const std::string& which, const ProjectionV
   heads_ = std::max(heads_, static_cast<uint32_t>(row.heads));
   for (Row& known : rows_) {
     if (known.layer == row.layer && known.which == row.which) {
-      visited_ -= known.visited;
+      tried_ -= known.tried;
+      read_ -= known.read;
       row.reader = std::move(known.reader);
       row.reader.swap(*reader);
       known = std::move(row);
@@ -67,7 +68,7 @@ bool SpectralTracker::Visit(Row* row, trimtab_parallel_for parallel_for, void* p
   s.row_stride = view.row_stride;
   s.column_stride = view.column_stride;
   s.slices = 1;
-  s.iterations = row->visited ? kWarmIterations : kFirstIterations;
+  s.iterations = row->read ? kWarmIterations : kFirstIterations;
   s.vector = row->vector.data();
   s.sigma = &row->sigma;
   s.residual = &row->residual;
@@ -90,12 +91,12 @@ int SpectralTracker::Advance(double seconds, trimtab_parallel_for parallel_for, 
   while (static_cast<size_t>(count) < rows_.size()) {
     Row& row = rows_[next_];
     next_ = (next_ + 1) % rows_.size();
-    if (!Visit(&row, parallel_for, parallel_context)) {
-      ++failures_;
-    } else if (!row.visited) {
-      row.visited = true;
-      ++visited_;
-    }
+    const bool good = Visit(&row, parallel_for, parallel_context);
+    if (!good) ++failures_;
+    tried_ += !row.tried;
+    row.tried = true;
+    read_ += good && !row.read;
+    row.read |= good;
     ++count;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >= seconds) break;
   }

@@ -40,8 +40,8 @@ class SpectralTracker {
   // Visits projections round robin: at least one, then more while less than `seconds` went by. Returns how many.
   int Advance(double seconds, trimtab_parallel_for parallel_for, void* parallel_context);
 
-  // True once every projection was visited: from then on the tables are complete.
-  bool complete() const { return !rows_.empty() && visited_ == rows_.size(); }
+  // True once every projection was tried and one could be read: from then on the tables are as complete as they get.
+  bool complete() const { return read_ > 0 && tried_ == rows_.size(); }
   size_t size() const { return rows_.size(); }
   uint64_t failures() const { return failures_; }
   uint32_t layers() const { return layers_; }
@@ -58,14 +58,14 @@ class SpectralTracker {
     int heads = 0;
     int64_t rows = 0, columns = 0;
     Reader reader;
-    bool visited = false;
+    bool tried = false, read = false;
     float sigma = 0, residual = 0;
     std::vector<float> vector, head_vectors, head_sigma, head_residual;
   };
   bool Visit(Row* row, trimtab_parallel_for parallel_for, void* parallel_context);
 
   std::vector<Row> rows_;
-  size_t next_ = 0, visited_ = 0;
+  size_t next_ = 0, tried_ = 0, read_ = 0;
   uint32_t layers_ = 0, heads_ = 0;
   uint64_t failures_ = 0;
 };

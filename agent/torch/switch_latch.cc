@@ -29,7 +29,7 @@ void SwitchLatch::Refuse(uint64_t plan, uint64_t next_step, const std::string& r
   ack_(plan, TRIMTAB_ACK_REFUSED, next_step, reason);
 }
 
-void SwitchLatch::Prepare(const trimtab_command& command, uint64_t next_step, uint32_t known_layers, bool act) {
+void SwitchLatch::Prepare(const trimtab_command& command, uint64_t next_step, const LayerSet& known, bool act) {
   if (!act) {
     return Refuse(command.plan, next_step, "the owner did not allow switches: start with --act or attach(act=True)");
   }
@@ -39,11 +39,11 @@ void SwitchLatch::Prepare(const trimtab_command& command, uint64_t next_step, ui
   if (command.mode < TRIMTAB_MODE_NATIVE || command.mode > TRIMTAB_MODE_PAPER) {
     return Refuse(command.plan, next_step, "mode " + std::to_string(command.mode) + " is not known here");
   }
-  if (known_layers == 0) return Refuse(command.plan, next_step, "no attention layer was seen yet");
-  for (uint32_t layer = known_layers; command.layer_count != 0 && layer < TRIMTAB_MAX_LAYERS; ++layer) {
-    if (Bit(command.layers, layer)) {
+  if (known.none()) return Refuse(command.plan, next_step, "no attention layer was seen yet");
+  for (uint32_t layer = 0; command.layer_count != 0 && layer < TRIMTAB_MAX_LAYERS; ++layer) {
+    if (Bit(command.layers, layer) && !known[layer]) {
       return Refuse(command.plan, next_step, "layer " + std::to_string(layer) + " is not known; " +
-                                                 std::to_string(known_layers) + " layers were seen");
+                                                 std::to_string(known.count()) + " layers were seen");
     }
   }
   if (state_ != State::kIdle) {
@@ -51,18 +51,13 @@ void SwitchLatch::Prepare(const trimtab_command& command, uint64_t next_step, ui
   }
   command_ = command;
   failure_.clear();
-  waiting_ = {};
-  waiting_count_ = 0;
+  waiting_.reset();
   if (command.mode == TRIMTAB_MODE_NATIVE || command.mode == TRIMTAB_MODE_OBSERVE) {  // nothing of ours to compare
     state_ = State::kPrepared;
     ack_(command_.plan, TRIMTAB_ACK_PREPARED, next_step, "");
     return;
   }
-  for (uint32_t layer = 0; layer < known_layers; ++layer) {
-    if (!Selected(layer)) continue;
-    waiting_[layer / 8] |= static_cast<uint8_t>(1 << (layer % 8));
-    ++waiting_count_;
-  }
+  for (uint32_t layer = 0; layer < TRIMTAB_MAX_LAYERS; ++layer) waiting_[layer] = known[layer] && Selected(layer);
   state_ = State::kPreparing;
 }
 
@@ -95,11 +90,11 @@ bool SwitchLatch::Apply(uint64_t step, LayerModes* modes) {
   return !(before == *modes);
 }
 
-bool SwitchLatch::AtBoundary(uint64_t next_step, int64_t now_unix_nanos, uint32_t known_layers, bool act,
+bool SwitchLatch::AtBoundary(uint64_t next_step, int64_t now_unix_nanos, const LayerSet& known, bool act,
                              const trimtab_command* command, LayerModes* modes) {
   if (command != nullptr) {
     if (command->phase == TRIMTAB_PHASE_PREPARE) {
-      Prepare(*command, next_step, known_layers, act);
+      Prepare(*command, next_step, known, act);
     } else if (command->phase == TRIMTAB_PHASE_COMMIT) {
       Commit(*command, next_step);
     } else if (command->phase == TRIMTAB_PHASE_ABORT) {
@@ -111,12 +106,12 @@ bool SwitchLatch::AtBoundary(uint64_t next_step, int64_t now_unix_nanos, uint32_
     if (!failure_.empty()) {
       state_ = State::kIdle;
       Refuse(command_.plan, next_step, failure_);
-    } else if (waiting_count_ == 0) {
+    } else if (waiting_.none()) {
       state_ = State::kPrepared;
       ack_(command_.plan, TRIMTAB_ACK_PREPARED, next_step, "");
     } else if (command_.deadline_unix_nanos != 0 && now_unix_nanos > command_.deadline_unix_nanos) {
       state_ = State::kIdle;
-      Refuse(command_.plan, next_step, std::to_string(waiting_count_) +
+      Refuse(command_.plan, next_step, std::to_string(waiting_.count()) +
                                            " layers were not called before the deadline, so nothing could be compared");
     }
   }
@@ -125,14 +120,12 @@ bool SwitchLatch::AtBoundary(uint64_t next_step, int64_t now_unix_nanos, uint32_
 }
 
 bool SwitchLatch::WantsShadow(int layer) const {
-  return state_ == State::kPreparing && layer >= 0 && layer < TRIMTAB_MAX_LAYERS &&
-         Bit(waiting_.data(), static_cast<uint32_t>(layer));
+  return state_ == State::kPreparing && layer >= 0 && layer < TRIMTAB_MAX_LAYERS && waiting_[layer];
 }
 
 void SwitchLatch::ReportShadow(int layer, bool good, const std::string& detail) {
   if (!WantsShadow(layer)) return;
-  waiting_[layer / 8] &= static_cast<uint8_t>(~(1 << (layer % 8)));
-  --waiting_count_;
+  waiting_.reset(layer);
   if (!good && failure_.empty()) {
     failure_ = "shadow comparison of layer " + std::to_string(layer) + " in " + ModeName(command_.mode) +
                " mode failed: " + detail;

@@ -4,6 +4,7 @@
 #define TRIMTAB_AGENT_TORCH_SWITCH_LATCH_H_
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,6 +25,8 @@ struct LayerModes {
   bool operator==(const LayerModes&) const = default;
 };
 
+using LayerSet = std::bitset<TRIMTAB_MAX_LAYERS>;
+
 // Not thread-safe; the session's lock guards it. Never blocks.
 class SwitchLatch {
  public:
@@ -31,9 +34,9 @@ class SwitchLatch {
 
   explicit SwitchLatch(Ack ack) : ack_(std::move(ack)) {}
 
-  // The boundary before `next_step`; `known_layers` have been seen so far. Returns true when *modes changed.
-  // `command` is the one just polled, or nullptr.
-  bool AtBoundary(uint64_t next_step, int64_t now_unix_nanos, uint32_t known_layers, bool act,
+  // The boundary before `next_step`; `known` are the layers seen so far (read only with a command). Returns true when
+  // *modes changed. `command` is the one just polled, or nullptr.
+  bool AtBoundary(uint64_t next_step, int64_t now_unix_nanos, const LayerSet& known, bool act,
                   const trimtab_command* command, LayerModes* modes);
 
   // Whether a forward of the layer is to be compared now, and in which mode.
@@ -48,7 +51,7 @@ class SwitchLatch {
  private:
   enum class State { kIdle, kPreparing, kPrepared, kCommitted };
 
-  void Prepare(const trimtab_command& command, uint64_t next_step, uint32_t known_layers, bool act);
+  void Prepare(const trimtab_command& command, uint64_t next_step, const LayerSet& known, bool act);
   void Commit(const trimtab_command& command, uint64_t next_step);
   void Refuse(uint64_t plan, uint64_t next_step, const std::string& reason);
   bool Selected(uint32_t layer) const;
@@ -57,8 +60,7 @@ class SwitchLatch {
   Ack ack_;
   State state_ = State::kIdle;
   trimtab_command command_ = {};
-  std::array<uint8_t, TRIMTAB_MAX_LAYERS / 8> waiting_ = {};  // layers whose comparison is still to come
-  uint32_t waiting_count_ = 0;
+  LayerSet waiting_;  // layers whose comparison is still to come
   std::string failure_;
 };
 
