@@ -23,8 +23,8 @@ COMMANDS = {
     "eager": lambda log: [sys.executable, GPT, "--steps", STEPS, "--log", log],
     "compiled": lambda log: [sys.executable, GPT, "--steps", STEPS, "--log", log, "--compile"],
     "checkpointed": lambda log: [sys.executable, GPT, "--steps", STEPS, "--log", log, "--checkpoint-activations"],
-    "two ranks": lambda log: torchrun(2, GPT, "--steps", STEPS, "--log", log),
-    "two ranks compiled": lambda log: torchrun(2, GPT, "--steps", STEPS, "--log", log, "--compile"),
+    "two ranks": lambda log: torchrun(2, GPT, "--steps", STEPS, "--csv", log),
+    "two ranks compiled": lambda log: torchrun(2, GPT, "--steps", STEPS, "--csv", log, "--compile"),
 }
 
 

@@ -98,7 +98,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--lr", type=float, default=7e-3)
     parser.add_argument("--log-every", type=int, default=100, help="steps between lines on the screen")
-    parser.add_argument("--log", metavar="FILE", help="write step,loss of every step as CSV")
+    # torchrun takes --log for an abbreviation of its own flags, hence the second name.
+    parser.add_argument("--log", "--csv", metavar="FILE", help="write step,loss of every step as CSV")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--checkpoint-activations", action="store_true")
