@@ -61,6 +61,8 @@ class UnitStats {
   trimtab_head_stats* slots_ = nullptr;
 };
 
+double Scores(int64_t rows, int64_t keys) { return static_cast<double>(rows) * static_cast<double>(keys); }
+
 static_assert(sizeof(trimtab_head_stats) % sizeof(float) == 0 && alignof(trimtab_head_stats) <= 64);
 
 }  // namespace
@@ -69,6 +71,7 @@ static_assert(sizeof(trimtab_head_stats) % sizeof(float) == 0 && alignof(trimtab
 using trimtab::cpu::ActiveInstance;
 using trimtab::cpu::ForEachUnit;
 using trimtab::cpu::Resolve;
+using trimtab::cpu::Scores;
 
 extern "C" {
 
@@ -84,7 +87,7 @@ trimtab_kernel_status trimtab_attention_forward(const trimtab_attention* argumen
   const trimtab::cpu::UnitStats stats(a.stats, a.batch, a.heads);
   if (!stats.ok()) return trimtab::cpu::OutOfMemory();
   const auto& instance = ActiveInstance();
-  const int64_t work = a.queries * a.keys * (a.head_dim + a.value_dim);
+  const double work = Scores(a.queries, a.keys) * static_cast<double>(a.head_dim + a.value_dim);
   if (!ForEachUnit(a.parallel_for, a.parallel_context, a.batch * a.heads, work,
                    [&](int64_t unit) { return instance.forward(job, unit, stats.slot(unit)); })) {
     return trimtab::cpu::OutOfMemory();
@@ -101,7 +104,8 @@ trimtab_kernel_status trimtab_attention_backward(const trimtab_attention_grad* a
   const trimtab::cpu::UnitStats stats(a.stats, a.batch, a.heads);
   if (!stats.ok()) return trimtab::cpu::OutOfMemory();
   const auto& instance = ActiveInstance();
-  const int64_t work = a.queries * a.keys * (3 * a.head_dim + 2 * a.value_dim) * job.attention.group;
+  const double work =
+      Scores(a.queries, a.keys) * static_cast<double>((3 * a.head_dim + 2 * a.value_dim) * job.attention.group);
   if (!ForEachUnit(a.parallel_for, a.parallel_context, a.batch * a.kv_heads, work, [&](int64_t unit) {
         return instance.backward(job, unit, stats.slot(unit * job.attention.group));
       })) {
@@ -120,7 +124,7 @@ trimtab_kernel_status trimtab_attention_probe(const trimtab_probe* arguments) {
   const trimtab::cpu::UnitStats stats(a.stats, batches, a.heads);
   if (!stats.ok()) return trimtab::cpu::OutOfMemory();
   const auto& instance = ActiveInstance();
-  const int64_t work = job.rows * a.keys * (a.head_dim + a.value_dim);
+  const double work = Scores(job.rows, a.keys) * static_cast<double>(a.head_dim + a.value_dim);
   if (!ForEachUnit(a.parallel_for, a.parallel_context, batches * a.heads, work,
                    [&](int64_t unit) { return instance.probe(job, unit, stats.slot(unit)); })) {
     return trimtab::cpu::OutOfMemory();

@@ -26,8 +26,8 @@ trimtab_kernel_status trimtab_delta_preserving_step(const trimtab_delta_preserve
   const int64_t rows = d.batch * d.heads * d.rows;
   const auto& instance = trimtab::cpu::ActiveInstance();
   return trimtab::cpu::DoneOr(trimtab::cpu::ForEachUnit(
-      d.parallel_for, d.parallel_context, (rows + kRowsPerUnit - 1) / kRowsPerUnit, kRowsPerUnit * d.columns * 16,
-      [&](int64_t unit) {
+      d.parallel_for, d.parallel_context, (rows + kRowsPerUnit - 1) / kRowsPerUnit,
+      static_cast<double>(kRowsPerUnit * d.columns * 16), [&](int64_t unit) {
         return instance.delta_step(job, unit * kRowsPerUnit, std::min(rows, (unit + 1) * kRowsPerUnit));
       }));
 }
@@ -36,7 +36,7 @@ trimtab_kernel_status trimtab_spectral_norm(const trimtab_spectral* arguments) {
   trimtab_spectral s;
   if (const auto status = trimtab::cpu::Resolve(arguments, &s); status != TRIMTAB_KERNEL_OK) return status;
   const auto& instance = trimtab::cpu::ActiveInstance();
-  const int64_t work = s.rows / s.slices * s.columns * 2 * s.iterations;
+  const double work = 2.0 * static_cast<double>(s.rows / s.slices) * static_cast<double>(s.columns) * s.iterations;
   return trimtab::cpu::DoneOr(trimtab::cpu::ForEachUnit(s.parallel_for, s.parallel_context, s.slices, work,
                                                         [&](int64_t slice) { return instance.spectral(s, slice); }));
 }

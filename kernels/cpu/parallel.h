@@ -11,11 +11,11 @@
 namespace trimtab::cpu {
 
 // Below about this many multiply-adds a unit is not worth another thread.
-inline constexpr int64_t kGrainWork = int64_t{1} << 18;
+inline constexpr double kGrainWork = 1 << 18;
 
 // body(unit) -> bool for every unit in [0, n); false when any returned false. `work` is the multiply-adds of a unit.
 template <typename Body>
-bool ForEachUnit(trimtab_parallel_for parallel_for, void* context, int64_t n, int64_t work, const Body& body) {
+bool ForEachUnit(trimtab_parallel_for parallel_for, void* context, int64_t n, double work, const Body& body) {
   struct Shared {
     const Body* body;
     std::atomic<bool> ok{true};
@@ -26,7 +26,7 @@ bool ForEachUnit(trimtab_parallel_for parallel_for, void* context, int64_t n, in
       if (!(*s->body)(unit)) s->ok.store(false, std::memory_order_relaxed);
     }
   };
-  const int64_t grain = std::max<int64_t>(1, kGrainWork / std::max<int64_t>(1, work));
+  const auto grain = static_cast<int64_t>(std::max(1.0, kGrainWork / std::max(1.0, work)));
   if (parallel_for == nullptr || n <= grain) {
     run(&shared, 0, n);
   } else {

@@ -9,8 +9,8 @@
 namespace trimtab::cpu {
 
 // Upper bounds of every dimension, so that no product of sizes overflows.
-inline constexpr int64_t kMaxBatch = int64_t{1} << 24;
-inline constexpr int64_t kMaxHeads = int64_t{1} << 16;
+inline constexpr int64_t kMaxBatch = int64_t{1} << 20;
+inline constexpr int64_t kMaxHeads = int64_t{1} << 14;
 inline constexpr int64_t kMaxSequence = int64_t{1} << 24;
 inline constexpr int64_t kMaxHeadDim = int64_t{1} << 14;
 inline constexpr int64_t kMaxWeightDim = int64_t{1} << 28;

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/convert.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 inline bool Activation(trimtab_dtype dtype, const void* data, int64_t n, float threshold,
                        trimtab_activation_stats* stats) {
@@ -43,5 +44,6 @@ inline bool Activation(trimtab_dtype dtype, const void* data, int64_t n, float t
   return true;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/values.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 inline constexpr int64_t kGradRows = 48;   // query rows of a block
 inline constexpr int64_t kGradKeys = 256;  // keys of a tile
@@ -230,5 +231,6 @@ inline bool Backward(const GradJob& job, int64_t unit, trimtab_head_stats* stats
   return true;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

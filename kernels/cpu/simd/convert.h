@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/vec.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 TRIMTAB_INLINE float FromBits(uint32_t u) {
   float x;
@@ -116,5 +117,6 @@ inline int64_t RowOffset(const int64_t stride[4], int64_t batch, int64_t head, i
   return batch * stride[0] + head * stride[1] + row * stride[2];
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/values.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 struct DeltaFormat {
   Rounding round;
@@ -120,5 +121,6 @@ inline bool DeltaStep(const DeltaJob& job, int64_t begin, int64_t end) {
   return true;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

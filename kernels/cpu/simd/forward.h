@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/values.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 // Rows of one block: its scores stay in the second-level cache.
 inline int64_t ForwardBlockRows(int64_t stride, int64_t rows) {
@@ -125,5 +126,6 @@ inline bool Forward(const AttentionJob& job, int64_t unit, trimtab_head_stats* s
   return true;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/convert.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 inline constexpr int kPanel = 2 * kLanes;
 inline constexpr int kMicroRows = TRIMTAB_MICRO_ROWS;
@@ -118,5 +119,6 @@ inline void PadColumns(int64_t inner, int64_t columns, float* panels) {
   }
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -1,4 +1,6 @@
-// Standard headers and shared types of the vector code; comes before any change of the compiler's target.
+// Standard headers and shared types of the vector code; comes before any change of the compiler's target. The headers
+// of this folder are each compiled once a copy, by kernels/cpu/instance_*.cc only, and define everything in an unnamed
+// namespace: nothing compiled for one instruction set can be linked into another.
 #ifndef TRIMTAB_KERNELS_CPU_SIMD_PRELUDE_H_
 #define TRIMTAB_KERNELS_CPU_SIMD_PRELUDE_H_
 

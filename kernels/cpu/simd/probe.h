@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/forward.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 // Output error and delta residual of one row; `acc` is the unnormalised FP32 output.
 inline void AddOutputStats(const ProbeJob& job, const Block& block, int64_t r, const float* acc, float sum, float* out,
@@ -94,5 +95,6 @@ inline bool Probe(const ProbeJob& job, int64_t unit, trimtab_head_stats* stats) 
   return true;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

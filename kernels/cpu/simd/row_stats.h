@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/softmax.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 // `s` holds masked scores in [0, n), n a multiple of the vector length; `visible` of them are visible; `max` is their
 // maximum. A row with a non-finite maximum or score adds to the counts, not to entropy, sink share and residual mass.
@@ -44,5 +45,6 @@ inline void AddRowStats(const float* s, int64_t n, int64_t visible, float max, c
   stats->residual_mass_sum += SumOf(residual);
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/gemm.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 // Rows row_begin, row_begin + row_step, … of query head `head` of batch `batch`.
 struct Block {
@@ -125,5 +126,6 @@ inline int64_t MaskRow(const AttentionJob& job, const Block& block, int64_t r, i
   return visible;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

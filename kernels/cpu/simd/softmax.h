@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/vec.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 // n is a multiple of the vector length; masked entries are -Inf; NaN is passed over.
 inline float RowMax(const float* s, int64_t n) {
@@ -70,5 +71,6 @@ inline RowSums SoftmaxRow(const AttentionJob& job, const Rounding& round, float*
   return {stabilized ? rounded_sum : exact_sum, max + (applied + std::log(exact_sum / factor))};
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

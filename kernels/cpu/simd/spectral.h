@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/convert.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 inline float Dot(const float* a, const float* b, int64_t n) {
   Vec even = Splat(0.0f), odd = Splat(0.0f);
@@ -107,5 +108,6 @@ inline bool Spectral(const trimtab_spectral& s, int64_t index) {
   return true;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -10,10 +10,12 @@
 #include "kernels/cpu/simd/spectral.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 constexpr Instance MakeInstance(const char* name) {
   return {name, Forward, Backward, Probe, DeltaStep, Spectral, Activation};
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/scores.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 // Inner indices of one pass over a panel: 16 columns x 256 keys fill half of a small first-level cache.
 inline constexpr int64_t kInnerChunk = 256;
@@ -78,5 +79,6 @@ inline void WeightedValuesExactZero(const AttentionJob& job, const Block& block,
   }
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/prelude.h"
 
 namespace trimtab::cpu::TRIMTAB_INSTANCE {
+namespace {
 
 inline constexpr int kLanes = 8;
 
@@ -90,5 +91,6 @@ TRIMTAB_INLINE Vec Exp(Vec x) {
   return x > high ? Splat(__builtin_inff()) : p;
 }
 
+}  // namespace
 }  // namespace trimtab::cpu::TRIMTAB_INSTANCE
 #endif

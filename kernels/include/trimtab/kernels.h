@@ -80,7 +80,7 @@ typedef struct {
   uint64_t p_one_count;        /* entries with round(P) == 1, in `rows` only */
   uint64_t tie_rows;           /* of `rows`: maximum reached bit-equally by two or more FP32 scores */
   uint64_t scores;             /* visible entries in `rows` */
-  uint64_t nonfinite_scores;   /* NaN or Inf among visible, unmasked scores */
+  uint64_t nonfinite_scores;   /* NaN or Inf among visible scores before the mask is added; all rows */
   double entropy_sum;          /* nats, over `rows` */
   double sink_share_sum;       /* P of key 0, over `rows` */
   double residual_mass_sum;    /* sum of unnormalised P of entries that do not round to 1, over `rows` */
@@ -89,7 +89,7 @@ typedef struct {
   double delta_residual_sum_squares;
   double output_error_sum_squares; /* ||O_stored - O_fp32||^2 */
   double output_sum_squares;       /* ||O_fp32||^2 */
-  float max_logit;             /* scaled, unmasked, before softcap; never floored */
+  float max_logit;             /* largest visible score before the mask is added; all rows; never floored */
   uint32_t reserved;
 } trimtab_head_stats;
 
@@ -121,7 +121,7 @@ typedef struct {
 trimtab_kernel_status trimtab_attention_forward(const trimtab_attention* a);
 
 typedef struct {
-  trimtab_attention forward; /* q, k, v, mask, out, lse read as given by the forward; stats may be set */
+  trimtab_attention forward; /* q, k, v, mask, out, lse read as given by the forward; stats, if set, gets delta_* */
   trimtab_tensor grad_out;   /* dtype */
   trimtab_mutable_tensor grad_q, grad_k, grad_v; /* dtype, overwritten */
   trimtab_mutable_tensor grad_mask; /* unsupported: data must be NULL */
@@ -146,8 +146,8 @@ typedef struct {
 } trimtab_delta_preserve;
 trimtab_kernel_status trimtab_delta_preserving_step(const trimtab_delta_preserve* d);
 
-/* Passive probe: fills stats[heads] from q and k (and from v, out, grad_out when given) for the rows
- * row_begin, row_begin + row_step, … of every (batch_begin + i*batch_step, head). Writes nothing else. */
+/* Passive probe: fills stats[heads] from q and k for the rows row_begin, row_begin + row_step, … of every
+ * (batch_begin + i*batch_step, head); output_* also needs v and out, delta_* also grad_out. Writes nothing else. */
 typedef struct {
   trimtab_attention attention; /* kind ignored; out/lse/out_low not written */
   trimtab_tensor out;          /* data may be NULL */
