@@ -22,7 +22,8 @@ STEPS_OF_DISCOVERY = 2
 LAYERS_MAX = 1024  # TRIMTAB_MAX_LAYERS
 FRAMES_MAX = 400
 
-_COMPILED_PATHS = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "torchinductor_", "<eval_with_key>")
+# Files that only compiled code runs through. Not torch/_dynamo: eager checkpointing passes its wrappers as well.
+_COMPILED_PATHS = ("/torch/_inductor/", "/torch/_functorch/", "torchinductor_", "<eval_with_key>")
 # Wrappers that give their inner module's names another prefix.
 _NAME_PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 
@@ -104,14 +105,14 @@ class LayerHook(Hook):
 
     def _calling_modules(self, frame):
         """The distinct modules whose methods, or functions that take one first, are being run: innermost first. The second
-        value tells that compiled code lies between."""
+        value tells that compiled code lies between the call and the first of them."""
         chain, compiled = [], False
         for _ in range(FRAMES_MAX):
             if frame is None:
                 break
             code = frame.f_code
             if any(part in code.co_filename for part in _COMPILED_PATHS):
-                compiled = True
+                compiled = compiled or not chain
             elif code.co_argcount:
                 owner = frame.f_locals.get(code.co_varnames[0])
                 if isinstance(owner, self._module_class) and not (chain and chain[-1] is owner):
