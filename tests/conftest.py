@@ -1,4 +1,4 @@
-"""Shared by the Python tests: the package from the source tree, the real hook library, a reader of rings."""
+"""Fixtures of the Python tests: the real hook library, a reader of rings, `trimtab run`."""
 
 import hashlib
 import json
@@ -8,39 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: small tensors, and machines with other work
-
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE_PARENT = ROOT / "agent" / "python"
-EXAMPLES = PACKAGE_PARENT / "examples"
-sys.path.insert(0, str(PACKAGE_PARENT))
-# What a shell may carry must not change what is tested; these two say only where the hook library comes from.
-KEPT = ("TRIMTAB_CACHE_DIR", "TRIMTAB_SHIM_SRC")
-for name in [name for name in os.environ if name.startswith("TRIMTAB_") and name not in KEPT]:
-    del os.environ[name]
-
-
-class Ring:
-    """One ring as read: identity, info (RankInfo) and the records, oldest first."""
-
-    def __init__(self, identity):
-        self.identity, self.info, self.steps = identity, {}, []
-
-    def series(self, metric):
-        """(step, value) of every record that carries the metric."""
-        return [(record["step"], record["metrics"][metric]) for record in self.steps if metric in record["metrics"]]
-
-    def values(self, metric):
-        return [value for _, value in self.series(metric)]
-
-    @property
-    def coverage(self):
-        return self.info.get("coverage", {})
-
-    @property
-    def layer_names(self):
-        return [layer.get("name") for layer in self.info.get("layers", [])]
+from jobs import ROOT, Ring, job_environment
 
 
 @pytest.fixture(scope="session")
@@ -93,14 +61,6 @@ def shim():
     from trimtab import _build
 
     return _build.library()
-
-
-def job_environment(**extra):
-    """An environment for child processes: this package on the path, one thread, nothing of trimtab's but `extra`."""
-    environment = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith("TRIMTAB_")}
-    environment.update(PYTHONPATH=str(PACKAGE_PARENT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1",
-                       **{name: str(value) for name, value in extra.items()})
-    return environment
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import csv
 import sys
 
 import pytest
-from conftest import EXAMPLES
+from jobs import EXAMPLES
 
 STEPS = 200
 GPT = EXAMPLES / "train_gpt.py"
@@ -33,7 +33,7 @@ def watched(shim, tmp_path_factory, read_rings):
     """watched(name) -> (losses without trimtab, losses with it, rings, output), each job run once."""
     import subprocess
 
-    from conftest import job_environment
+    from jobs import job_environment
 
     done = {}
 

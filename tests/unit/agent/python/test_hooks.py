@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 import trimtab
-from models import CONTEXT, HEADS, WIDTH, Model, tokens, train
+from hook_models import CONTEXT, HEADS, WIDTH, Model, tokens, train
 
 
 @pytest.fixture

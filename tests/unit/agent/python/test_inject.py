@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from conftest import job_environment
+from jobs import job_environment
 from trimtab import _paths, _torch_import
 
 

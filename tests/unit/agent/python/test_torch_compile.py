@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 import trimtab
-from models import Model, tokens, train
+from hook_models import Model, tokens, train
 from torch._dynamo.utils import counters
 
 

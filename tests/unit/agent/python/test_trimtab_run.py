@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import job_environment
+from jobs import job_environment
 from trimtab import _build, _launch, _ring_dir
 
 
