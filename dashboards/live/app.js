@@ -71,6 +71,7 @@ function showRuns({ runs, version }) {
     picker.replaceChildren(...runs.map((r, i) => new Option(texts[i], r.run)));
   }
   picker.disabled = runs.length === 0;
+  $('picker').classList.toggle('none', runs.length === 0);
   if (document.activeElement !== picker) picker.value = run ?? '';
   $('empty').hidden = runs.length > 0;
   $('run-view').hidden = runs.length === 0;
@@ -157,8 +158,8 @@ function remembered() {
   }
 }
 
-$('start-command').textContent = 'trimtab run --server HOST:PORT -- python train.py\ntrimtab run --server HOST:PORT --act -- torchrun --nproc-per-node 8 train.py'
-  .replaceAll('HOST', location.hostname);
+$('start-command').textContent = ['-- python train.py', '--act -- torchrun --nproc-per-node 8 train.py']
+  .map((rest) => `trimtab run --server ${location.hostname}:7070 ${rest}`).join('\n');
 $('run-picker').addEventListener('change', (event) => {
   history.replaceState(null, '', `#run=${encodeURIComponent(event.target.value)}`);
   choose(event.target.value);

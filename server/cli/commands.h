@@ -28,6 +28,9 @@ void AddVersionCommand(CLI::App* app, Action* action);   // version
 // names another command; an exit status when the package cannot be started; does not return on success.
 std::optional<int> LaunchPython(int argc, char** argv);
 
+// Only digits: CLI11 takes "-1" for the largest unsigned number.
+CLI::Validator WholeNumber();
+
 // "0,3,5-8" → layers. Empty result: malformed or over 1,024 layers.
 std::vector<uint32_t> ParseLayers(const std::string& text);
 

@@ -200,8 +200,9 @@ void AddControlCommands(CLI::App* app, Action* action) {
       ->transform(CLI::CheckedTransformer(kModes, CLI::ignore_case));
   change->add_option("--layers", options.layers, "Like 0,3,5-8 (default: all)");
   change->add_option("--reason", options.reason, "For the audit log");
-  change->add_option("--lead-steps", options.lead_steps,
-                     "Steps between commit and switch (default: from the step rate)");
+  change
+      ->add_option("--lead-steps", options.lead_steps, "Steps between commit and switch (default: from the step rate)")
+      ->check(WholeNumber());
   change->add_option("--deadline", options.deadline_seconds, "Seconds for all ranks to get ready")
       ->check(CLI::Range(0.1, 600.0));
   change->add_flag("--no-wait", options.no_wait, "Return at once; the outcome is in `trimtab plans` and `events`");
@@ -215,7 +216,7 @@ void AddControlCommands(CLI::App* app, Action* action) {
 
   CLI::App* approve = app->add_subcommand("approve", "Approve (or --reject) a switch that the policy proposed");
   AddRun(approve, &options);
-  approve->add_option("--plan", options.plan, "Number of the plan; not needed when one is open");
+  approve->add_option("--plan", options.plan, "Number of the plan; not needed when one is open")->check(WholeNumber());
   approve->add_flag("--reject", options.reject, "Turn it down");
   approve->add_flag("--no-wait", options.no_wait, "Return at once");
   choose(approve, Approve);

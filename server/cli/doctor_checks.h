@@ -20,7 +20,8 @@ struct Finding {
 
 // Reachable, healthy, version, clock, live page, and the age of every run.
 std::vector<Finding> CheckServer(const GlobalOptions& options);
-// Python, torch and compiler for the hook library, as the Python package itself sees them.
+// Python, torch and compiler for the hook library, as the Python package itself sees them. Sets environment variables:
+// call it before any thread is started.
 std::vector<Finding> CheckPython();
 // /dev/shm for the rings, and the cache for built hook libraries.
 std::vector<Finding> CheckMachine();

@@ -13,8 +13,9 @@ const char* Name(Verdict verdict) {
 }
 
 int Doctor(const GlobalOptions& options) {
+  const std::vector<Finding> python = CheckPython();  // first: it changes the environment, and gRPC starts threads
   std::vector<Finding> findings = CheckServer(options);
-  for (const auto& more : {CheckPython(), CheckMachine()}) findings.insert(findings.end(), more.begin(), more.end());
+  for (const auto& more : {python, CheckMachine()}) findings.insert(findings.end(), more.begin(), more.end());
   bool bad = false;
   for (const Finding& finding : findings) {
     bad |= finding.verdict == Verdict::kBad;

@@ -1,8 +1,8 @@
+#include <fcntl.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -28,20 +28,20 @@ struct ProgramResult {
 
 // Runs a program without a shell. exit_status 127: not found.
 ProgramResult RunProgram(const std::vector<std::string>& words) {
+  std::vector<char*> raw;
+  for (const std::string& word : words) raw.push_back(const_cast<char*>(word.c_str()));
+  raw.push_back(nullptr);
   int ends[2];
-  if (pipe(ends) != 0) return {};
+  if (pipe2(ends, O_CLOEXEC) != 0) return {};
+  const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
   const pid_t child = fork();
-  if (child == 0) {
+  if (child == 0) {  // only what is safe in a forked child of a program with threads
     dup2(ends[1], STDOUT_FILENO);
-    std::freopen("/dev/null", "w", stderr);
-    close(ends[0]);
-    close(ends[1]);
-    std::vector<char*> raw;
-    for (const std::string& word : words) raw.push_back(const_cast<char*>(word.c_str()));
-    raw.push_back(nullptr);
+    dup2(null, STDERR_FILENO);
     execvp(raw[0], raw.data());
     _exit(127);
   }
+  close(null);
   close(ends[1]);
   ProgramResult result;
   char buffer[4096];

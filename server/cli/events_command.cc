@@ -68,7 +68,8 @@ void AddEventsCommand(CLI::App* app, Action* action) {
   events->add_option("RUN", options.run, "Name or unique beginning; all runs when left out");
   events->add_flag("--follow,-f", options.follow, "Go on with new events until interrupted");
   events->add_option("--max", options.max, "At most so many, the newest (default: 100)")->check(CLI::Range(1, 100000));
-  events->add_option("--after", options.after, "Only events with a higher id; then the oldest of them");
+  events->add_option("--after", options.after, "Only events with a higher id; then the oldest of them")
+      ->check(WholeNumber());
   events->add_option("--kind", options.kind, "Only this kind: alert, switch_applied, switch_refused, …");
   events->add_flag("--evidence", options.evidence, "Also the values that a decision rests on");
   events->callback([action] { *action = [](const GlobalOptions& global) { return Events(global, options); }; });

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <charconv>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "server/cli/commands.h"
 
@@ -15,6 +17,15 @@ bool ParseLayer(absl::string_view text, uint32_t* layer) {
 }
 
 }  // namespace
+
+CLI::Validator WholeNumber() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+        return digits ? "" : "'" + text + "' is not a whole number";
+      },
+      "N");
+}
 
 std::vector<uint32_t> ParseLayers(const std::string& text) {
   std::vector<uint32_t> layers;

@@ -169,6 +169,13 @@ int Series(const GlobalOptions& global, const SeriesOptions& options) {
   if (!state.ok()) return Fail(state.status());
   const auto metric = FindMetric(*state, options);
   if (!metric.ok()) return Fail(metric.status());
+  const bool known = std::any_of(state->ranks().begin(), state->ranks().end(),
+                                 [&](const v1::RankInfo& rank) { return rank.rank() == options.rank; });
+  if (!known) {
+    return Fail(absl::NotFoundError(absl::StrCat("the run has no rank ", options.rank, "; its world size is ",
+                                                 state->summary().world_size(), " and ", state->ranks_size(),
+                                                 " of them reported")));
+  }
 
   Selection selection{options.layer, options.head, false};
   v1::ReadSeriesRequest request;
@@ -211,13 +218,15 @@ void AddSeriesCommand(CLI::App* app, Action* action) {
   CLI::App* series = app->add_subcommand("series", "One metric over the steps: table, --csv or --json");
   series->add_option("RUN", options.run, "Name or unique beginning; not needed when there is one run");
   series->add_option("--metric", options.metric, "Metric (default: loss); a wrong name lists them");
-  series->add_option("--rank", options.rank, "Rank (default: 0)");
-  CLI::Option* layer = series->add_option("--layer", options.layer, "Only this layer");
-  series->add_option("--head", options.head, "Only this head; needs --layer")->needs(layer);
-  series->add_option("--from", options.from, "First step");
-  series->add_option("--to", options.to, "Last step");
-  series->add_option("--points", options.points,
-                     "Thin to at most so many rows; 0: all (default: 24 in a table, else all)");
+  series->add_option("--rank", options.rank, "Rank (default: 0)")->check(WholeNumber());
+  CLI::Option* layer = series->add_option("--layer", options.layer, "Only this layer")->check(WholeNumber());
+  series->add_option("--head", options.head, "Only this head; needs --layer")->needs(layer)->check(WholeNumber());
+  series->add_option("--from", options.from, "First step")->check(WholeNumber());
+  series->add_option("--to", options.to, "Last step")->check(WholeNumber());
+  series
+      ->add_option("--points", options.points,
+                   "Thin to at most so many rows; 0: all (default: 24 in a table, else all)")
+      ->check(WholeNumber());
   series->add_flag("--csv", options.csv, "Comma-separated, one line a cell, exact");
   series->callback([action] { *action = [](const GlobalOptions& global) { return Series(global, options); }; });
 }

@@ -177,6 +177,9 @@ absl::StatusOr<std::string> SeriesJson(const ApiContext& context, const QueryPar
   TRIMTAB_ASSIGN_OR_RETURN(const SeriesQuery query, ParseQuery(context, params));
   TRIMTAB_ASSIGN_OR_RETURN(const StoredRun run, context.store->GetRun(query.run));
   TRIMTAB_ASSIGN_OR_RETURN(const v1::MetricDescriptor metric, FindMetric(run, query));
+  if (std::none_of(run.ranks.begin(), run.ranks.end(), [&](const auto& rank) { return rank.rank() == query.rank; })) {
+    return absl::NotFoundError(absl::StrCat("run has no rank ", query.rank, "; ", run.ranks.size(), " ranks reported"));
+  }
   SeriesReader reader(context, query, metric);
   TRIMTAB_RETURN_IF_ERROR(context.store->ReadRows(query.run, query.metric, query.rank, query.from, query.to,
                                                   [&](const Store::Row& row) { return reader.Visit(row); }));

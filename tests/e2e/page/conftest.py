@@ -63,13 +63,20 @@ class Page:
         return path
 
 
-@pytest.fixture
-def page(tmp_path, request):
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"]:
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "/usr/bin/chromedriver"))
-    yield Page(driver, tmp_path / "screenshots")
-    driver.quit()
+    one = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "/usr/bin/chromedriver"))
+    yield one
+    one.quit()
+
+
+@pytest.fixture
+def page(driver, tmp_path):
+    driver.get("about:blank")
+    driver.get_log("browser")  # what an earlier test left
+    return Page(driver, tmp_path / "screenshots")

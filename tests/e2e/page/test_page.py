@@ -2,8 +2,10 @@
 
 import json
 import time
+import urllib.parse
 
 import pytest
+from live_server import LiveServer
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -11,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 HOSTILE = "x/<img src=x onerror=\"window.pwned=1\"><script>window.pwned=2</script>'\"&\u202eevil \U0001f680 %2F"
 
 
-def wait_for(condition, what, seconds=60):
+def wait_for(condition, what, seconds=120):
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -25,28 +27,29 @@ def number(text):
     return float(text.replace("\u2212", "-").replace("\u202f", "").split()[0])
 
 
-def run_over(server, page):
-    page.open(server.url + "/")
+def run_over(server, page, run=None, **window):
+    page.open(f"{server.url}/{'' if run is None else '#run=' + urllib.parse.quote(run, safe='')}", **window)
     wait_for(lambda: not page.run("return document.getElementById('run-view').hidden"), "the run to show")
     wait_for(lambda: page.text("#loss .readout") and page.text("#heat-logit .readout"), "charts and heat maps")
 
 
-@pytest.fixture
-def switched(server):
-    """A finished run of 4 × 8 heads whose layer 1 ran away and was switched by hand."""
-    process = server.feed("demo/run 1", "--act", wait=False, layers=4, heads=8, steps=1100, rate=150, ranks=2, runaway_step=250)
-    wait_for(lambda: (server.get("/api/v1/runs")["runs"] or [{"last_step": 0}])[0]["last_step"] > 500, "step 500")
-    done = server.trimtab("switch", "--mode", "stabilized", "--layers", "1")
-    assert done.returncode == 0, done.stderr
-    assert process.stdout.readline() == "fed 1100\n"
-    assert process.wait(30) == 0
-    return server
+DEMO = "demo/run 1"
+
+
+@pytest.fixture(scope="module")
+def switched(tmp_path_factory):
+    """A server with a finished run of 4 × 8 heads whose layer 1 ran away and was switched by the default policy."""
+    server = LiveServer(tmp_path_factory.mktemp("switched"))
+    assert server.feed(DEMO, "--act", layers=4, heads=8, steps=1500, rate=120, ranks=2, runaway_step=250).wait(30) == 0
+    assert server.state(DEMO)["modes"][1] == "stabilized", server.trimtab("events").stdout
+    yield server
+    server.stop()
 
 
 def test_an_empty_server_explains_how_to_start(server, page):
     page.open(server.url + "/")
     wait_for(lambda: not page.run("return document.getElementById('empty').hidden"), "the explanation")
-    assert "trimtab run --server 127.0.0.1" in page.text("#start-command")
+    assert "trimtab run --server 127.0.0.1:7070" in page.text("#start-command")
     assert page.run("return document.getElementById('run-view').hidden")
     page.shoot("empty")
     assert server.feed("first", steps=30).wait(30) == 0
@@ -55,8 +58,8 @@ def test_an_empty_server_explains_how_to_start(server, page):
 
 
 def test_everything_is_drawn_and_says_what_the_api_says(switched, page):
-    run_over(switched, page)
-    state = switched.state("demo/run 1")
+    run_over(switched, page, DEMO)
+    state = switched.state(DEMO)
     for chart in ("#loss", "#grad", "#logit", "#sigma"):
         assert page.painted_colours(f"{chart} canvas") > 5, chart
     for heat in ("#heat-logit", "#heat-repeated"):
@@ -65,17 +68,17 @@ def test_everything_is_drawn_and_says_what_the_api_says(switched, page):
     assert page.texts("#modes .letter") == ["O", "S", "O", "O"]
     assert state["modes"] == ["observe", "stabilized", "observe", "observe"]
     kinds = page.texts("#events .kind")
-    for kind in ("switch applied", "run started"):
+    for kind in ("alert", "switch applied", "run started"):
         assert kind in kinds
-    assert "1\u202f100" in page.texts("#tiles .value")
+    assert "1\u202f500" in page.texts("#tiles .value")
     assert page.driver.title == "demo/run 1 · trimtab"
     page.shoot("desktop")
     assert page.console_errors() == []
 
 
 def test_heat_map_numbers_equal_the_api(switched, page):
-    run_over(switched, page)
-    state = switched.state("demo/run 1")
+    run_over(switched, page, DEMO)
+    state = switched.state(DEMO)
     for host, metric in (("#heat-logit", "max_attention_logit"), ("#heat-repeated", "repeated_max_share")):
         values = state["metrics"][metric]["values"]
         canvas = page.driver.find_element(By.CSS_SELECTOR, f"{host} canvas")
@@ -97,19 +100,19 @@ def test_heat_map_numbers_equal_the_api(switched, page):
 
 
 def test_chart_tells_values_at_the_cursor(switched, page):
-    run_over(switched, page)
+    run_over(switched, page, DEMO)
     canvas = page.driver.find_element(By.CSS_SELECTOR, "#loss canvas")
     canvas.send_keys(Keys.END)
     tip = wait_for(lambda: page.text("#loss .tip"), "the cursor's values")
-    last = switched.get("/api/v1/series", run="demo/run 1", metric="loss")["series"][0]
-    assert tip.splitlines()[0] == "step 1\u202f100"
+    last = switched.get("/api/v1/series", run=DEMO, metric="loss")["series"][0]
+    assert tip.splitlines()[0] == "step 1\u202f500"
     assert number(tip.splitlines()[-1]) == pytest.approx(last["values"][-1], abs=5e-4)
     canvas.send_keys(Keys.ESCAPE)
     assert page.run("return document.querySelector('#loss .tip').hidden")
 
 
 def test_events_open_to_their_evidence_and_stay_open(switched, page):
-    run_over(switched, page)
+    run_over(switched, page, DEMO)
     applied = page.driver.find_element(By.CSS_SELECTOR, "#events [data-kind='switch_applied'] summary")
     applied.click()
     assert page.run("return document.querySelector(\"#events [data-kind='switch_applied'] details\").open")
@@ -120,8 +123,7 @@ def test_events_open_to_their_evidence_and_stay_open(switched, page):
 
 
 def test_a_phone_needs_no_sideways_scrolling(switched, page):
-    page.open(switched.url + "/", 375, 812, phone=True)
-    wait_for(lambda: page.text("#loss .readout"), "the charts")
+    run_over(switched, page, DEMO, width=375, height=812, phone=True)
     assert page.run("return document.documentElement.scrollWidth") <= 375
     for selector in (".card", ".tile", "#events", "#run-picker"):
         for left, right in page.run("return [...document.querySelectorAll(arguments[0])].map(e => e.getBoundingClientRect())"
@@ -133,14 +135,15 @@ def test_a_phone_needs_no_sideways_scrolling(switched, page):
 
 
 def test_the_theme_can_be_changed_and_is_remembered(switched, page):
-    run_over(switched, page)
+    run_over(switched, page, DEMO)
     before = page.run("return getComputedStyle(document.body).backgroundColor")
     page.driver.find_element(By.ID, "theme").click()
     after = page.run("return getComputedStyle(document.body).backgroundColor")
     assert after != before
-    run_over(switched, page)
+    run_over(switched, page, DEMO)
     assert page.run("return getComputedStyle(document.body).backgroundColor") == after
     page.shoot("other-theme")
+    page.run("localStorage.clear()")
 
 
 @pytest.mark.parametrize("phone", [False, True])
@@ -186,21 +189,19 @@ def test_cells_without_sample_and_infinities_show(server, page):
 
 
 def test_silence_turns_to_a_warning(server, page):
-    process = server.feed("quiet", steps=30, hold=60)
+    process = server.feed("quiet", steps=30, hold=120)
     try:
         page.open(server.url + "/")
         wait_for(lambda: page.run("return document.getElementById('age').dataset.level") == "ok", "a fresh age")
         assert "last sample" in page.text("#age")
-        wait_for(lambda: page.run("return document.getElementById('age').dataset.level") == "warn", "the warning", 30)
+        wait_for(lambda: page.run("return document.getElementById('age').dataset.level") == "warn", "the warning")
         page.shoot("silent", whole=False)
     finally:
         process.terminate()
         process.wait(10)
 
 
-def test_a_server_that_goes_away_is_said_and_found_again(server, page, tmp_path):
-    from live_server import LiveServer
-
+def test_a_server_that_goes_away_is_said_and_found_again(server, page):
     assert server.feed("one", steps=30).wait(30) == 0
     run_over(server, page)
     server.stop()
@@ -232,7 +233,7 @@ def test_a_running_run_moves_without_reloading(server, page):
 
 
 def test_landmarks_and_names_for_assistive_technology(switched, page):
-    run_over(switched, page)
+    run_over(switched, page, DEMO)
     assert page.run("return [...document.querySelectorAll('canvas:not(.legend)')].every(c => c.getAttribute('aria-label')"
                     " && c.tabIndex === 0 && c.getAttribute('role') === 'img')")
     assert page.run("return document.querySelector('#age').getAttribute('aria-live')") == "polite"

@@ -97,9 +97,9 @@ TEST(Table, AlignsColumnsAndEscapesCells) {
   table.Add({"日本", "200", "dropped"});
   table.Add({"short"});
   EXPECT_EQ(table.Render(),
-            "NAME        N\n"
+            "NAME         N\n"
             "a\\x1b[31m    1\n"
-            "日本      200\n"
+            "日本       200\n"
             "short\n");
   EXPECT_EQ(table.rows(), 3U);
   EXPECT_THAT(table.Render(5), testing::StartsWith("NAME…\n"));

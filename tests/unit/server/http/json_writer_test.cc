@@ -20,7 +20,7 @@ TEST(JsonWriter, FloatsComeBackExactly) {
   for (const float value : {1e-45F, 3.4028235e38F, 16777217.0F, 0.3333333F, -0.0F, 2.0F}) {
     JsonWriter json;
     json.Float(value);
-    EXPECT_EQ(std::stof(json.text()), value) << json.text();
+    EXPECT_EQ(std::strtof(json.text().c_str(), nullptr), value) << json.text();
   }
 }
 

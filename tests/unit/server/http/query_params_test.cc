@@ -7,11 +7,12 @@ namespace trimtab::server {
 namespace {
 
 using testing::HasSubstr;
+using P = std::multimap<std::string, std::string>;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 TEST(QueryParams, ReadsTextAndNumbers) {
-  const QueryParams params({{"run", "a/b"}, {"from", "18446744073709551615"}});
+  const QueryParams params(P{{"run", "a/b"}, {"from", "18446744073709551615"}});
   EXPECT_TRUE(params.Check({"run", "from"}).ok());
   EXPECT_EQ(params.Text("run"), "a/b");
   EXPECT_EQ(params.Text("absent"), "");
@@ -20,24 +21,24 @@ TEST(QueryParams, ReadsTextAndNumbers) {
 }
 
 TEST(QueryParams, RefusesUnknownDoubledAndOversizedOnes) {
-  EXPECT_THAT(Message(QueryParams({{"rnu", "x"}}).Check({"run"})), HasSubstr("'rnu'"));
-  EXPECT_THAT(Message(QueryParams({{"run", "x"}, {"run", "y"}}).Check({"run"})), HasSubstr("twice"));
+  EXPECT_THAT(Message(QueryParams(P{{"rnu", "x"}}).Check({"run"})), HasSubstr("'rnu'"));
+  EXPECT_THAT(Message(QueryParams(P{{"run", "x"}, {"run", "y"}}).Check({"run"})), HasSubstr("twice"));
   const std::string most(QueryParams::kMaxValueBytes, 'x');
-  EXPECT_TRUE(QueryParams({{"run", most}}).Check({"run"}).ok());
-  EXPECT_THAT(Message(QueryParams({{"run", most + "x"}}).Check({"run"})), HasSubstr("at most 4096"));
+  EXPECT_TRUE(QueryParams(P{{"run", most}}).Check({"run"}).ok());
+  EXPECT_THAT(Message(QueryParams(P{{"run", most + "x"}}).Check({"run"})), HasSubstr("at most 4096"));
 }
 
 TEST(QueryParams, RefusesWhatIsNoWholeNumberInRange) {
   for (const char* text : {"", "-1", "1.5", "abc", "0x10", " 1", "1 ", "101", "99999999999999999999999"}) {
-    const auto value = QueryParams({{"n", text}}).Uint("n", 100);
+    const auto value = QueryParams(P{{"n", text}}).Uint("n", 100);
     EXPECT_EQ(value.status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
-  EXPECT_EQ(**QueryParams({{"n", "100"}}).Uint("n", 100), 100U);
+  EXPECT_EQ(**QueryParams(P{{"n", "100"}}).Uint("n", 100), 100U);
 }
 
 TEST(QueryParams, NamesWhatIsMissing) {
-  EXPECT_THAT(Message(QueryParams({}).RequiredText("run").status()), HasSubstr("'run' is missing"));
-  EXPECT_THAT(Message(QueryParams({{"run", ""}}).RequiredText("run").status()), HasSubstr("missing"));
+  EXPECT_THAT(Message(QueryParams(P{}).RequiredText("run").status()), HasSubstr("'run' is missing"));
+  EXPECT_THAT(Message(QueryParams(P{{"run", ""}}).RequiredText("run").status()), HasSubstr("missing"));
 }
 
 }  // namespace

@@ -14,9 +14,7 @@ namespace {
 
 using nlohmann::json;
 using testing::Contains;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Key;
 
 class RouterTest : public testing::Test {
  protected:
@@ -183,6 +181,7 @@ TEST_F(RouterTest, WrongRequestsAreNamedInJson) {
               HasSubstr("needs 'layer'"));
   EXPECT_THAT(error("/api/v1/series", {{"run", "r"}, {"metric", "loss"}, {"from", "2"}, {"to", "1"}}, 400),
               HasSubstr("above"));
+  EXPECT_THAT(error("/api/v1/series", {{"run", "r"}, {"metric", "loss"}, {"rank", "5"}}, 404), HasSubstr("rank 5"));
   EXPECT_THAT(error("/api/v1/runs/none/state", {}, 404), HasSubstr("none"));
   EXPECT_THAT(error("/api/v1/runs//state", {}, 404), testing::Not(testing::IsEmpty()));
   EXPECT_THAT(error("/api/v1/runs", {{"x", "1"}}, 400), HasSubstr("unknown parameter 'x'"));
