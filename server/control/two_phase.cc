@@ -236,8 +236,9 @@ Effects TwoPhase::OnAck(const RankKey& key, const v1::CommandAck& ack, const Loo
   Effects out;
   v1::RankState* rank = r_->in_flight() ? Find(key) : nullptr;
   if (rank == nullptr) {
-    // Ranks of a plan that is off answer its ABORT: nothing to do, and nothing odd.
-    unexpected_ = !(r_->finished() && (ack.state() == v1::ACK_STATE_ABORTED || ack.state() == v1::ACK_STATE_REFUSED));
+    // Ranks of a plan that is off answer its ABORT, or prepared before it reached them: nothing to do, and nothing odd.
+    unexpected_ = !(r_->finished() && (ack.state() == v1::ACK_STATE_ABORTED || ack.state() == v1::ACK_STATE_REFUSED ||
+                                       ack.state() == v1::ACK_STATE_PREPARED));
     return out;
   }
   const bool preparing = r_->plan.state() == v1::PLAN_STATE_PREPARING;

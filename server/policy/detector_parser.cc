@@ -10,9 +10,9 @@ namespace {
 
 constexpr double kHuge = 1e300;
 
-// Reports `message` unless `holds`.
+// Reports `message` unless `holds`. Silent when a value of the mapping was refused already: that is the cause.
 void Require(YamlMap& map, bool holds, const char* message) {
-  if (!holds) map.problems()->Add(map.mark(), absl::StrCat(map.what(), ": ", message));
+  if (!holds && !map.refused()) map.problems()->Add(map.mark(), absl::StrCat(map.what(), ": ", message));
 }
 
 DetectorParams Threshold(YamlMap& map) {
@@ -154,14 +154,14 @@ std::optional<DetectorParams> ParseDetector(const YAML::Node& node, Problems* pr
   } else if (node.IsMap() && node.size() == 1 && node.begin()->first.IsScalar()) {
     name = node.begin()->first.Scalar();
     mark = node.begin()->first.Mark();
-    if (!node.begin()->second.IsNull()) body = node.begin()->second;
+    if (!node.begin()->second.IsNull()) body.reset(node.begin()->second);
   } else {
     problems->Add(mark, "'detector' must be one detector's name with its parameters, e.g. threshold: {above: 200}.");
     return std::nullopt;
   }
   for (const Entry& e : kDetectors) {
     if (name != e.name) continue;
-    YamlMap map(body, absl::StrCat("detector ", name), problems);
+    YamlMap map(body, absl::StrCat("detector ", name), problems, mark);
     DetectorParams params = e.parse(map);
     map.Finish();
     return params;

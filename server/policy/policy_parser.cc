@@ -64,11 +64,13 @@ void ParseAction(YamlMap& map, Rule* rule) {
   static constexpr absl::string_view kActions[] = {"alert", "propose", "switch"};
   const auto node = map.Get("action");
   if (!node) return;
-  YAML::Node word = *node;
+  // reset(), since assignment would change the document that `node` belongs to.
+  YAML::Node word;
   YAML::Node body(YAML::NodeType::Map);
+  word.reset(*node);
   if (node->IsMap() && node->size() == 1) {
-    word = node->begin()->first;
-    if (!node->begin()->second.IsNull()) body = node->begin()->second;
+    word.reset(node->begin()->first);
+    if (!node->begin()->second.IsNull()) body.reset(node->begin()->second);
   }
   const auto kind = WordOf(word, "action", kActions, map.problems());
   if (!kind) return;

@@ -71,8 +71,11 @@ std::string DidYouMean(absl::string_view word, absl::Span<const absl::string_vie
   return found.empty() ? "" : absl::StrCat(" Did you mean '", found, "'?");
 }
 
-YamlMap::YamlMap(const YAML::Node& node, std::string what, Problems* problems)
-    : what_(std::move(what)), problems_(problems), mark_(node.Mark()) {
+YamlMap::YamlMap(const YAML::Node& node, std::string what, Problems* problems, std::optional<YAML::Mark> mark)
+    : what_(std::move(what)),
+      problems_(problems),
+      mark_(mark.value_or(node.Mark())),
+      problems_before_(problems->list().size()) {
   if (!node.IsMap()) {
     problems_->Add(mark_, absl::StrCat(what_, " must be a mapping (key: value), not ", Shown(node), "."));
     return;

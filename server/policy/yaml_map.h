@@ -37,7 +37,8 @@ class YamlMap {
  public:
   // `what` names the mapping in messages ("rule", "detector threshold"). Reports a node that is no mapping, and keys
   // that come twice.
-  YamlMap(const YAML::Node& node, std::string what, Problems* problems);
+  // Problems of the mapping as a whole are placed at `mark`, else where the node begins.
+  YamlMap(const YAML::Node& node, std::string what, Problems* problems, std::optional<YAML::Mark> mark = std::nullopt);
 
   // The value of `key`, if there. Asking for a key makes it known.
   std::optional<YAML::Node> Get(absl::string_view key);
@@ -58,6 +59,8 @@ class YamlMap {
   void Finish();
 
   const YAML::Mark& mark() const { return mark_; }
+  // Whether a problem was reported since this mapping was opened.
+  bool refused() const { return problems_->list().size() > problems_before_; }
   const std::string& what() const { return what_; }
   Problems* problems() { return problems_; }
 
@@ -65,6 +68,7 @@ class YamlMap {
   std::string what_;
   Problems* problems_;
   YAML::Mark mark_;
+  size_t problems_before_ = 0;
   std::vector<std::pair<std::string, std::pair<YAML::Node, YAML::Node>>> entries_;  // key text, (key, value)
   std::vector<std::string> asked_;
 };

@@ -20,7 +20,9 @@ class ZScoreDetector {
     const Window& w = past_.window();
     if (w.size() >= std::max<size_t>(1, p_.min_samples)) {
       const double median = w.Median();
-      const double sigma = std::max(SigmaOfMad(w.MedianDeviation(median)), p_.scale_floor);
+      // A few samples say nothing about the noise: with a floor, it alone is the scale then.
+      const bool few = w.size() < kScaleSamples && p_.scale_floor > 0;
+      const double sigma = few ? p_.scale_floor : std::max(SigmaOfMad(w.MedianDeviation(median)), p_.scale_floor);
       if (sigma > 0) {
         const double z = (s.value - median) / sigma;
         const double sided = p_.side == ZScoreParams::Side::kBoth ? std::abs(z)
@@ -45,6 +47,7 @@ class ZScoreDetector {
  private:
   // A series that stays away for this many windows has found a new level.
   static constexpr size_t kPatienceWindows = 16;
+  static constexpr size_t kScaleSamples = 8;
   ZScoreParams p_;
   Baseline past_;
 };

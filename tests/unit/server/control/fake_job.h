@@ -50,7 +50,7 @@ class FakeJob final : public CommandLink {
       ranks_[rank].connected = true;
       info = Info(rank);
     }
-    controller_->OnRankJoined(Key(rank), info, metrics);
+    controller_.load()->OnRankJoined(Key(rank), info, metrics);
   }
   void Leave(uint32_t rank, LeaveReason reason, const std::string& detail = "") {
     {
@@ -59,7 +59,7 @@ class FakeJob final : public CommandLink {
       ranks_[rank].alive = reason == LeaveReason::kDisconnected;
       ranks_[rank].inbox.clear();
     }
-    controller_->OnRankLeft(Key(rank), reason, detail);
+    controller_.load()->OnRankLeft(Key(rank), reason, detail);
   }
   // A new process takes the rank's place.
   void Replace(uint32_t rank) {
@@ -99,7 +99,7 @@ class FakeJob final : public CommandLink {
   void Step(int steps = 1) {
     for (int i = 0; i < steps; ++i) {
       for (uint32_t rank = 0; rank < ranks_.size(); ++rank) StepRank(rank);
-      if (controller_ != nullptr) controller_->Drain();
+      if (controller_ != nullptr) controller_.load()->Drain();
     }
   }
 
@@ -242,9 +242,9 @@ class FakeJob final : public CommandLink {
       connected = r.connected;
     }
     if (!connected || controller_ == nullptr) return;
-    for (const v1::CommandAck& ack : answers) controller_->OnAck(key, ack);
+    for (const v1::CommandAck& ack : answers) controller_.load()->OnAck(key, ack);
     const v1::Step* const one = &report;
-    controller_->OnSteps(key, {&one, 1});
+    controller_.load()->OnSteps(key, {&one, 1});
   }
 
   const std::string run_;
