@@ -230,15 +230,27 @@ void TwoPhase::Advance(const Look& look, int64_t now, Effects* out) {
   }
 }
 
+// An answer that was under way when the plan ended, or comes twice: nothing to do. But a rank that switched although the
+// plan is off runs another kernel than the rest of its run, and a person has to know.
+void TwoPhase::AfterTheEnd(v1::RankState* rank, const v1::CommandAck& ack, Effects* out) {
+  const bool switched_alone = ack.state() == v1::ACK_STATE_APPLIED && r_->plan.state() != v1::PLAN_STATE_APPLIED;
+  if (!switched_alone || rank->state() == kApplied) return;
+  Set(rank, kApplied, ack.step(), "switched although the plan was off");
+  out->changed = true;
+  Emit("switch_refused", v1::SEVERITY_CRITICAL, ack.step(),
+       absl::StrCat(What(), ": rank ", rank->rank(), " switched at step ", ack.step(),
+                    " although the plan was off, the other ranks did not; bring the run to one mode by a switch."),
+       out);
+}
+
 // Inputs --------------------------------------------------------------------------------------------------------------
 
 Effects TwoPhase::OnAck(const RankKey& key, const v1::CommandAck& ack, const Look& look, int64_t now) {
   Effects out;
-  v1::RankState* rank = r_->in_flight() ? Find(key) : nullptr;
-  if (rank == nullptr) {
-    // Ranks of a plan that is off answer its ABORT, or prepared before it reached them: nothing to do, and nothing odd.
-    unexpected_ = !(r_->finished() && (ack.state() == v1::ACK_STATE_ABORTED || ack.state() == v1::ACK_STATE_REFUSED ||
-                                       ack.state() == v1::ACK_STATE_PREPARED));
+  v1::RankState* rank = Find(key);
+  if (rank == nullptr || !r_->in_flight()) {
+    unexpected_ = rank == nullptr || !r_->finished();
+    if (!unexpected_) AfterTheEnd(rank, ack, &out);
     return out;
   }
   const bool preparing = r_->plan.state() == v1::PLAN_STATE_PREPARING;

@@ -76,6 +76,7 @@ class TwoPhase {
   void Undo(const std::string& why, int64_t now, Effects* out);
   void FinishUndo(int64_t now, Effects* out);
   void FinishApplied(int64_t now, Effects* out);
+  void AfterTheEnd(v1::RankState* rank, const v1::CommandAck& ack, Effects* out);
   // One rank cannot go on, in any phase.
   void Fail(v1::RankState* rank, const char* state, const std::string& why, int64_t now, Effects* out);
   // Goes to the next phase when all ranks are there.

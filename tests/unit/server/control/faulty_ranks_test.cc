@@ -39,7 +39,7 @@ TEST_F(FaultyRanksTest, OneRefusesNobodySwitches) {
   EXPECT_THAT(store_.Kinds("1"), ElementsAre("switch_planned", "switch_refused"));
   EXPECT_THAT(job.seen(0), ElementsAre(v1::COMMAND_PHASE_PREPARE, v1::COMMAND_PHASE_ABORT));
   EXPECT_THAT(job.seen(1), ElementsAre(v1::COMMAND_PHASE_PREPARE));
-  EXPECT_EQ(controller_->statistics().acks_unknown, 0u);  // answers to ABORT are expected
+  EXPECT_EQ(controller_->statistics().acks_unknown, 0u);  // answers that were under way are expected
   job.set_habit(1, Habit::kFollows);
   ASSERT_TRUE(Switch().ok());  // and the way is free again
   job.Step(60);
@@ -215,6 +215,17 @@ TEST_F(FaultyRanksTest, StuckAfterCommitIsUndone) {
   job.Step(60);
   EXPECT_EQ(PlanNow(2).state(), v1::PLAN_STATE_APPLIED);
   EXPECT_THAT(job.modes(0), Each(kObserve));
+  // It was only slow, and switches alone after all: somebody has to know.
+  v1::CommandAck late;
+  late.set_plan(1);
+  late.set_state(v1::ACK_STATE_APPLIED);
+  late.set_step(PlanNow(1).effective_step());
+  for (int i = 0; i < 2; ++i) controller_->OnAck(job.Key(1), late);
+  controller_->Drain();
+  EXPECT_THAT(store_.Events("switch_refused"), SizeIs(2));
+  EXPECT_EQ(store_.Events("switch_refused").back().severity(), v1::SEVERITY_CRITICAL);
+  EXPECT_THAT(LastMessage("switch_refused"), HasSubstr("rank 1 switched at step"));
+  EXPECT_EQ(PlanNow(1).state(), v1::PLAN_STATE_ABORTED);
 }
 
 // Case E04: step counters of the ranks differ. The plan is keyed on one number, ahead of the fastest.
