@@ -23,8 +23,20 @@ def ring_dump(tmp_path_factory):
     binary = folder / f"ring_dump-{digest.hexdigest()[:16]}"
     if not binary.exists():
         built = tmp_path_factory.mktemp("ring_dump") / "ring_dump"
-        subprocess.run(["g++", "-std=c++20", "-O1", f"-I{ROOT}", f"-I{ROOT}/agent/include", *map(str, sources), "-o",
-                        str(built), "-pthread"], check=True)
+        subprocess.run(
+            [
+                "g++",
+                "-std=c++20",
+                "-O1",
+                f"-I{ROOT}",
+                f"-I{ROOT}/agent/include",
+                *map(str, sources),
+                "-o",
+                str(built),
+                "-pthread",
+            ],
+            check=True,
+        )
         partial = binary.with_suffix(f".{os.getpid()}")
         partial.write_bytes(built.read_bytes())
         partial.chmod(0o755)
@@ -65,14 +77,30 @@ def shim():
 
 @pytest.fixture
 def trimtab_run(shim, tmp_path):
-    """trimtab_run(command, *options, rings=folder, **environment) -> CompletedProcess of `trimtab run`, without a courier."""
+    """trimtab_run(command, *options, rings=folder, **environment): `trimtab run` without a courier, as completed."""
 
     def run(command, *options, rings=None, timeout=600, **environment):
         rings = rings or tmp_path / "rings"
         return subprocess.run(
-            [sys.executable, "-m", "trimtab", "run", "--no-courier", "--ring-dir", str(rings), "--run", "test", *options,
-             "--", *map(str, command)],
-            env=job_environment(**environment), capture_output=True, text=True, timeout=timeout, cwd=tmp_path,
+            [
+                sys.executable,
+                "-m",
+                "trimtab",
+                "run",
+                "--no-courier",
+                "--ring-dir",
+                str(rings),
+                "--run",
+                "test",
+                *options,
+                "--",
+                *map(str, command),
+            ],
+            env=job_environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
         )
 
     return run

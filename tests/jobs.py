@@ -42,6 +42,22 @@ class Ring:
 def job_environment(**extra):
     """An environment for child processes: this package on the path, one thread, nothing of trimtab's but `extra`."""
     environment = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith("TRIMTAB_")}
-    environment.update(PYTHONPATH=str(PACKAGE_PARENT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1",
-                       **{name: str(value) for name, value in extra.items()})
+    environment.update(
+        PYTHONPATH=str(PACKAGE_PARENT),
+        OMP_NUM_THREADS="1",
+        HF_HUB_OFFLINE="1",
+        **{name: str(value) for name, value in extra.items()},
+    )
     return environment
+
+
+def binary(name):
+    """The newest executable of that name in $TRIMTAB_BUILD_DIR, else in any build folder of the tree."""
+    places = {"trimtabd": "server", "trimtab": "server/cli", "trimtab-courier": "agent/courier"}
+    build = os.environ.get("TRIMTAB_BUILD_DIR")
+    roots = [Path(build)] if build else sorted((ROOT / "build").glob("*"))
+    found = [
+        path for root in roots for path in (root / places[name] / name, root / "bin" / name) if os.access(path, os.X_OK)
+    ]
+    assert found, f"{name} is not built; run: cmake --preset dev && cmake --build --preset dev"
+    return max(found, key=lambda path: path.stat().st_mtime)

@@ -16,7 +16,16 @@ def losses(path):
 
 
 def torchrun(ranks, *command):
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", 29600 + ranks, *command]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        ranks,
+        "--master-port",
+        29600 + ranks,
+        *command,
+    ]
 
 
 COMMANDS = {
@@ -40,14 +49,40 @@ def watched(shim, tmp_path_factory, read_rings):
     def run(name):
         if name not in done:
             folder = tmp_path_factory.mktemp(name.replace(" ", "_"))
-            plain = subprocess.run([str(word) for word in COMMANDS[name](folder / "plain.csv")], env=job_environment(),
-                                   capture_output=True, text=True, cwd=folder, timeout=900)
+            plain = subprocess.run(
+                [str(word) for word in COMMANDS[name](folder / "plain.csv")],
+                env=job_environment(),
+                capture_output=True,
+                text=True,
+                cwd=folder,
+                timeout=900,
+            )
             assert plain.returncode == 0, plain.stderr
-            command = [sys.executable, "-m", "trimtab", "run", "--no-courier", "--ring-dir", str(folder / "rings"), "--run", name,
-                       "--sample-every", "3", "--", *[str(word) for word in COMMANDS[name](folder / "watched.csv")]]
-            result = subprocess.run(command, env=job_environment(), capture_output=True, text=True, cwd=folder, timeout=900)
+            command = [
+                sys.executable,
+                "-m",
+                "trimtab",
+                "run",
+                "--no-courier",
+                "--ring-dir",
+                str(folder / "rings"),
+                "--run",
+                name,
+                "--sample-every",
+                "3",
+                "--",
+                *[str(word) for word in COMMANDS[name](folder / "watched.csv")],
+            ]
+            result = subprocess.run(
+                command, env=job_environment(), capture_output=True, text=True, cwd=folder, timeout=900
+            )
             assert result.returncode == 0, result.stderr
-            done[name] = (losses(folder / "plain.csv"), losses(folder / "watched.csv"), read_rings(folder / "rings"), result.stderr)
+            done[name] = (
+                losses(folder / "plain.csv"),
+                losses(folder / "watched.csv"),
+                read_rings(folder / "rings"),
+                result.stderr,
+            )
         return done[name]
 
     return run
@@ -64,11 +99,15 @@ def test_losses_are_bitwise_those_without_trimtab(watched, name):
 def test_every_rank_has_its_ring_with_every_step(watched, name):
     _, observed, rings, output = watched(name)
     ranks = 2 if name.startswith("two") else 1
-    assert [(ring.identity["rank"], ring.identity["world_size"]) for ring in rings] == [(r, ranks) for r in range(ranks)]
+    assert [(ring.identity["rank"], ring.identity["world_size"]) for ring in rings] == [
+        (r, ranks) for r in range(ranks)
+    ]
     for ring in rings:
         assert ring.identity["run"] == name
         assert ring.identity["closed"] is True
-        assert [record["step"] for record in ring.steps] == list(range(ring.steps[0]["step"], ring.steps[0]["step"] + STEPS))
+        assert [record["step"] for record in ring.steps] == list(
+            range(ring.steps[0]["step"], ring.steps[0]["step"] + STEPS)
+        )
         assert len(ring.values("grad_norm")) == STEPS
         assert ring.values("learning_rate")[-1] == pytest.approx(7e-3)
         assert len(ring.values("max_attention_logit")[-1]) == 2
@@ -113,7 +152,9 @@ def test_module_form_of_a_job(trimtab_run, tmp_path, read_rings):
 
 
 def test_hugging_face_trainer(trimtab_run, tmp_path, read_rings):
-    result = trimtab_run([sys.executable, EXAMPLES / "hf_trainer.py", "--steps", 12, "--log", "hf.csv"], "--sample-every", "1")
+    result = trimtab_run(
+        [sys.executable, EXAMPLES / "hf_trainer.py", "--steps", 12, "--log", "hf.csv"], "--sample-every", "1"
+    )
     assert result.returncode == 0, result.stderr
     with open(tmp_path / "hf.csv", newline="") as file:
         logged = list(csv.DictReader(file))
@@ -128,8 +169,19 @@ def test_hugging_face_trainer(trimtab_run, tmp_path, read_rings):
 
 def test_hugging_face_trainer_with_everything_on(trimtab_run, tmp_path, read_rings):
     """Accumulation, checkpointing and data loader processes: one ring, steps not micro-batches."""
-    result = trimtab_run([sys.executable, EXAMPLES / "hf_trainer.py", "--steps", 6, "--accumulate", 2, "--workers", 2,
-                          "--gradient-checkpointing"])
+    result = trimtab_run(
+        [
+            sys.executable,
+            EXAMPLES / "hf_trainer.py",
+            "--steps",
+            6,
+            "--accumulate",
+            2,
+            "--workers",
+            2,
+            "--gradient-checkpointing",
+        ]
+    )
     assert result.returncode == 0, result.stderr
     (ring,) = read_rings(tmp_path / "rings")
     assert len(ring.values("loss")) == 6
@@ -137,7 +189,9 @@ def test_hugging_face_trainer_with_everything_on(trimtab_run, tmp_path, read_rin
 
 
 def test_lightning(trimtab_run, tmp_path, read_rings):
-    result = trimtab_run([sys.executable, EXAMPLES / "lightning_gpt.py", "--steps", 45, "--log", "lit.csv"], "--sample-every", "1")
+    result = trimtab_run(
+        [sys.executable, EXAMPLES / "lightning_gpt.py", "--steps", 45, "--log", "lit.csv"], "--sample-every", "1"
+    )
     assert result.returncode == 0, result.stderr
     (ring,) = read_rings(tmp_path / "rings")
     assert ring.layer_names == ["model.h.0.attn", "model.h.1.attn"]
@@ -195,15 +249,17 @@ if __name__ == "__main__":
 
 def test_a_job_that_raises_keeps_its_status_and_leaves_its_ring_open(trimtab_run, tmp_path, read_rings):
     job = tmp_path / "job.py"
-    job.write_text(f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
-                   "import torch, train_gpt\n"
-                   "model = train_gpt.GPT(2, 32, 4, 16)\n"
-                   "optimizer = torch.optim.AdamW(model.parameters())\n"
-                   "for step in range(4):\n"
-                   "    window = torch.randint(256, (2, 17))\n"
-                   "    model(window[:, :-1], window[:, 1:]).backward()\n"
-                   "    optimizer.step()\n"
-                   "raise RuntimeError('of the job')\n")
+    job.write_text(
+        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        "import torch, train_gpt\n"
+        "model = train_gpt.GPT(2, 32, 4, 16)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(4):\n"
+        "    window = torch.randint(256, (2, 17))\n"
+        "    model(window[:, :-1], window[:, 1:]).backward()\n"
+        "    optimizer.step()\n"
+        "raise RuntimeError('of the job')\n"
+    )
     result = trimtab_run([sys.executable, job])
     assert result.returncode == 1
     assert result.stderr.rstrip().endswith("RuntimeError: of the job")
@@ -215,12 +271,14 @@ def test_a_job_that_raises_keeps_its_status_and_leaves_its_ring_open(trimtab_run
 def test_attach_in_code_equals_run(trimtab_run, tmp_path, read_rings, shim):
     """attach() before the model, and again by `trimtab run` around it: one ring."""
     job = tmp_path / "job.py"
-    job.write_text(f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
-                   "import trimtab\n"
-                   "assert trimtab.attach(server='127.0.0.1:1', run='in code')\n"
-                   "import train_gpt\n"
-                   "sys.argv = ['train_gpt.py', '--steps', '5']\n"
-                   "train_gpt.main()\n")
+    job.write_text(
+        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        "import trimtab\n"
+        "assert trimtab.attach(server='127.0.0.1:1', run='in code')\n"
+        "import train_gpt\n"
+        "sys.argv = ['train_gpt.py', '--steps', '5']\n"
+        "train_gpt.main()\n"
+    )
     result = trimtab_run([sys.executable, job])
     assert result.returncode == 0, result.stderr
     (ring,) = read_rings(tmp_path / "rings")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small GPT-2 with random weights with Hugging Face's Trainer. Nothing is downloaded.
 
-    python hf_trainer.py --steps 50
+python hf_trainer.py --steps 50
 """
 
 import argparse
@@ -53,8 +53,17 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     config = GPT2Config(
-        vocab_size=256, n_positions=args.context, n_embd=args.width, n_layer=args.layers, n_head=args.heads,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, attn_implementation="sdpa",
+        vocab_size=256,
+        n_positions=args.context,
+        n_embd=args.width,
+        n_layer=args.layers,
+        n_head=args.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation="sdpa",
     )
     losses, model = Losses(), GPT2LMHeadModel(config)
     if args.gradient_checkpointing:
@@ -62,9 +71,17 @@ def main() -> None:
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            output_dir=args.output, max_steps=args.steps, per_device_train_batch_size=8, learning_rate=1e-3,
+            output_dir=args.output,
+            max_steps=args.steps,
+            per_device_train_batch_size=8,
+            learning_rate=1e-3,
             gradient_accumulation_steps=args.accumulate,
-            logging_steps=1, save_strategy="no", report_to=[], seed=args.seed, use_cpu=True, disable_tqdm=True,
+            logging_steps=1,
+            save_strategy="no",
+            report_to=[],
+            seed=args.seed,
+            use_cpu=True,
+            disable_tqdm=True,
             dataloader_num_workers=args.workers,
         ),
         train_dataset=Windows(standard_library_text(400_000), args.context),

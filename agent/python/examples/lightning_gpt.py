@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the small GPT of train_gpt.py with Lightning's Trainer.
 
-    python lightning_gpt.py --steps 50
+python lightning_gpt.py --steps 50
 """
 
 import argparse
@@ -53,8 +53,15 @@ def main() -> None:
     train, validation = windows[:-64], windows[-64:]
     model = LitGPT(args.layers, args.width, args.heads, args.context, args.lr)
     trainer = lightning.Trainer(
-        max_steps=args.steps, accelerator="cpu", devices=1, gradient_clip_val=args.clip or None, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, val_check_interval=20,
+        max_steps=args.steps,
+        accelerator="cpu",
+        devices=1,
+        gradient_clip_val=args.clip or None,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        val_check_interval=20,
         limit_val_batches=2,
     )
     trainer.fit(

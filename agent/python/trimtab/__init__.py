@@ -3,8 +3,9 @@
     import trimtab
     trimtab.attach(server="127.0.0.1:7070")
 
-One call in each training process, before or after the model is built. Without any code: `trimtab run -- python train.py`.
-Importing this package imports neither torch nor anything else that is heavy.
+One call in each training process, before or after the model is built. Without any code:
+`trimtab run -- python train.py`. Importing this package imports neither torch nor anything else
+that is heavy.
 """
 
 from ._settings import Settings, SettingsError
@@ -13,8 +14,17 @@ from ._version import __version__
 __all__ = ["Settings", "SettingsError", "__version__", "attach", "detach", "status"]
 
 
-def attach(server=None, run=None, act=False, mode="observe", *, sample_every=10, emulate_storage="",
-           overhead_budget=0.01, ring_dir=None) -> bool:
+def attach(
+    server=None,
+    run=None,
+    act=False,
+    mode="observe",
+    *,
+    sample_every=10,
+    emulate_storage="",
+    overhead_budget=0.01,
+    ring_dir=None,
+) -> bool:
     """Watches this process from now on. Returns True when it does.
 
     server: HOST:PORT of trimtabd; a courier is started for it (one a node under torchrun). None: no courier of our own.
@@ -29,8 +39,16 @@ def attach(server=None, run=None, act=False, mode="observe", *, sample_every=10,
     the job goes on. Raises SettingsError for arguments that cannot be right. Cost: the first call on a machine compiles
     the hook library, tens of seconds.
     """
-    settings = Settings(server=server, run=run, act=bool(act), mode=mode, sample_every=sample_every,
-                        emulate_storage=emulate_storage or "", overhead_budget=overhead_budget, ring_dir=ring_dir)
+    settings = Settings(
+        server=server,
+        run=run,
+        act=bool(act),
+        mode=mode,
+        sample_every=sample_every,
+        emulate_storage=emulate_storage or "",
+        overhead_budget=overhead_budget,
+        ring_dir=ring_dir,
+    )
     from . import _session
 
     return _session.attach(settings)

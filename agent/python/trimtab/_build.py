@@ -126,7 +126,9 @@ def library(torch: Torch | None = None, progress=sys.stderr) -> Path:
 
 
 def _prune(cache: Path) -> None:
-    """Removes the libraries that were not used for longest, beyond LIBRARIES_KEPT. A process that has one loaded keeps it."""
+    """Removes the libraries that were not used for longest, beyond LIBRARIES_KEPT. A process that has one loaded keeps
+    it."""
+
     def last_use(folder: Path) -> float:
         try:
             return folder.stat().st_mtime
@@ -185,8 +187,12 @@ def _fingerprint(root: Path, torch: Torch, compiler: list[str]) -> str:
     digest = hashlib.sha256()
     for text in (torch.version, str(torch.folder), str(torch.cxx11_abi), " ".join(compiler), version, *FLAGS):
         digest.update(text.encode() + b"\0")
-    files = {path for folder in HEADER_FOLDERS for pattern in ("*.h", "**/*.h", "*.cc", "**/*.inc")
-             for path in (root / folder).glob(pattern)}
+    files = {
+        path
+        for folder in HEADER_FOLDERS
+        for pattern in ("*.h", "**/*.h", "*.cc", "**/*.inc")
+        for path in (root / folder).glob(pattern)
+    }
     for path in sorted(files):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return f"torch-{re.sub('[^0-9A-Za-z.]', '-', torch.version)}-{digest.hexdigest()[:20]}"
@@ -227,14 +233,26 @@ class _Progress:
 
 def _build(root: Path, units: list[Path], torch: Torch, compiler: list[str], target: Path, progress) -> None:
     cache = [shutil.which("ccache")] if shutil.which("ccache") and "ccache" not in compiler[0] else []
-    includes = [root, root / "agent/include", root / "kernels/include", torch.folder / "include",
-                torch.folder / "include/torch/csrc/api/include"]
-    common = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}",
-              *(f"-I{path}" for path in includes[:3]), *(f"-isystem{path}" for path in includes[3:])]
+    includes = [
+        root,
+        root / "agent/include",
+        root / "kernels/include",
+        torch.folder / "include",
+        torch.folder / "include/torch/csrc/api/include",
+    ]
+    common = [
+        *FLAGS,
+        f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}",
+        *(f"-I{path}" for path in includes[:3]),
+        *(f"-isystem{path}" for path in includes[3:]),
+    ]
     started = time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="build-", dir=target.parent))
-    report = _Progress(progress, f"building the hook library for torch {torch.version} (once, about 40 s)…", len(units) + 1)
+    report = _Progress(
+        progress, f"building the hook library for torch {torch.version} (once, about 40 s)…", len(units) + 1
+    )
     try:
+
         def compile_unit(numbered):
             index, unit = numbered
             output = work / f"{index}-{unit.stem}.o"
@@ -246,8 +264,23 @@ def _build(root: Path, units: list[Path], torch: Torch, compiler: list[str], tar
             objects = list(pool.map(compile_unit, enumerate(units)))
         libraries = torch.folder / "lib"
         linked = work / LIBRARY
-        _command([*compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked), f"-L{libraries}",
-                  "-ltorch_cpu", "-ltorch", "-lc10", f"-Wl,-rpath,{libraries}"], "linking", target.parent)
+        _command(
+            [
+                *compiler,
+                "-shared",
+                "-pthread",
+                *map(str, objects),
+                "-o",
+                str(linked),
+                f"-L{libraries}",
+                "-ltorch_cpu",
+                "-ltorch",
+                "-lc10",
+                f"-Wl,-rpath,{libraries}",
+            ],
+            "linking",
+            target.parent,
+        )
         os.replace(linked, target)
         report.advance()
     finally:
@@ -273,7 +306,8 @@ def _command(command: list[str], what: str, folder: Path) -> None:
 
 
 def main() -> int:
-    """Builds for this interpreter and prints path and identity of its torch: how the launcher builds for another Python."""
+    """Builds for this interpreter and prints path and identity of its torch, on two lines: how the launcher builds for
+    another Python."""
     try:
         print(library(), identity(find_torch()), sep="\n")
     except BuildError as error:

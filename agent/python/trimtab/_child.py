@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 # Passed to the job. SIGCHLD tells that it ended; stop and continue act on the whole process group by themselves.
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-              signal.SIGALRM, signal.SIGWINCH)
+_FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGWINCH,
+)
 _SI_KERNEL = 0x80  # the terminal sent it, to the job as well
 _POLL_SECONDS = 1.0
 
@@ -22,8 +31,9 @@ def run(command: list[str], environment: dict[str, str], started=None) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         # Python ignores these two; the job must find them as a shell would give them.
-        child = os.posix_spawnp(command[0], command, environment, setsigmask=mask,
-                                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+        child = os.posix_spawnp(
+            command[0], command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+        )
         if started:
             started(child)
         return _supervise(child, watched)
@@ -40,7 +50,5 @@ def _supervise(child: int, watched: set) -> int:
         arrived = signal.sigtimedwait(watched, _POLL_SECONDS)
         if arrived is None or arrived.si_signo == signal.SIGCHLD or arrived.si_code == _SI_KERNEL:
             continue
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(child, arrived.si_signo)
-        except ProcessLookupError:
-            pass

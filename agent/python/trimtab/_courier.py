@@ -39,16 +39,27 @@ def start(server: str, ring_dir: Path, log_file: str | None = None) -> Courier |
     if executable is None:
         named = os.environ.get("TRIMTAB_COURIER")
         where = f"TRIMTAB_COURIER={named} is no executable" if named else f"{_paths.COURIER} was not found"
-        _log.say(f"warning: {where}; the job is measured, but nothing reaches {server}. "
-                 "Install trimtab's binaries or set TRIMTAB_COURIER to the courier's path")
+        _log.say(
+            f"warning: {where}; the job is measured, but nothing reaches {server}. "
+            "Install trimtab's binaries or set TRIMTAB_COURIER to the courier's path"
+        )
         return None
-    command = [str(executable), "--server", server, "--ring-dir", str(ring_dir), "--exit-when-idle",
-               "--parent-pid", str(os.getpid())]
+    command = [
+        str(executable),
+        "--server",
+        server,
+        "--ring-dir",
+        str(ring_dir),
+        "--exit-when-idle",
+        "--parent-pid",
+        str(os.getpid()),
+    ]
     command += ["--log-file", log_file] if log_file else ["--log-level", "warn"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_PRELOAD")}
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   start_new_session=True, env=environment)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
     except OSError as error:
         _log.say(f"warning: {executable} does not start ({error.strerror}); nothing reaches {server}")
         return None

@@ -1,4 +1,4 @@
-"""`trimtab doctor-python`: can a job in this Python be watched? One line a finding; exit status 0 when nothing is missing."""
+"""`trimtab doctor-python`: can a job in this Python be watched? A line a finding, status 0 when nothing is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def main() -> int:
 
 def _python():
     good = sys.version_info >= (3, 10)
-    return good, f"Python {platform.python_version()} at {sys.executable}" + ("" if good else "; 3.10 or newer is needed")
+    return good, f"Python {platform.python_version()} at {sys.executable}" + (
+        "" if good else "; 3.10 or newer is needed"
+    )
 
 
 def _torch():
@@ -37,11 +39,17 @@ def _compiler():
 
 def _sources():
     root = _paths.shim_source_root()
-    return (True, f"sources of the hook library: {root}") if root else (
-        False, "sources of the hook library not found; set TRIMTAB_SHIM_SRC")
+    return (
+        (True, f"sources of the hook library: {root}")
+        if root
+        else (False, "sources of the hook library not found; set TRIMTAB_SHIM_SRC")
+    )
 
 
 def _courier_found():
     courier = _paths.courier()
-    return (True, f"courier: {courier}") if courier else (
-        False, "trimtab-courier not found; install trimtab's binaries or set TRIMTAB_COURIER")
+    return (
+        (True, f"courier: {courier}")
+        if courier
+        else (False, "trimtab-courier not found; install trimtab's binaries or set TRIMTAB_COURIER")
+    )

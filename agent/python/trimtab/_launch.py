@@ -13,6 +13,7 @@ from pathlib import Path
 from . import _build, _child, _courier, _log, _paths, _ring_dir
 from ._settings import ATTACH_VARIABLE, Settings, default_run_name, disabled
 
+EXIT_USAGE = 2
 EXIT_NOT_FOUND = 127  # as a shell says it
 EXIT_CANNOT_RUN = 126
 EXIT_NO_LIBRARY = 3
@@ -30,13 +31,19 @@ def run(settings: Settings, command: list[str], courier: bool = True) -> int:
         _log.say(f"{error} (to start the job without trimtab: TRIMTAB_DISABLE=1)")
         return EXIT_NO_LIBRARY
     own_folder = settings.ring_dir is None
-    folder = _ring_dir.make() if own_folder else Path(settings.ring_dir)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder = _ring_dir.make() if own_folder else Path(settings.ring_dir).absolute()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        _log.say(f"the folder for the rings cannot be made: {error}; name another with --ring-dir")
+        return EXIT_USAGE
     settings = dataclasses.replace(
         settings, ring_dir=str(folder), run=settings.run or default_run_name(_program_name(command))
     )
     if settings.emulate_storage:
-        _log.say(f"fault injector on: attention computes in {settings.emulate_storage} storage; for tests and demos only")
+        _log.say(
+            f"fault injector on: attention computes in {settings.emulate_storage} storage; for tests and demos only"
+        )
     carrier = _courier.start(settings.server, folder, settings.log_file) if courier and settings.server else None
     try:
         code = _start(command, child_environment(settings, library))
@@ -46,7 +53,8 @@ def run(settings: Settings, command: list[str], courier: bool = True) -> int:
 
 
 def child_environment(settings: Settings, library: tuple[str, str] | None, base=None) -> dict[str, str]:
-    """The job's environment: settings, the library (path, identity of its torch), and our sitecustomize first in PYTHONPATH."""
+    """The job's environment: settings, the library (path, identity of its torch), our sitecustomize first in
+    PYTHONPATH."""
     environment = dict(os.environ if base is None else base)
     environment.update(settings.to_environment())
     environment[ATTACH_VARIABLE] = "1"
@@ -80,8 +88,8 @@ def interpreter_of(command: list[str]) -> str:
 
 
 def library_for(python: str) -> tuple[str, str] | None:
-    """Builds for the job's Python; (path, identity of its torch). None when that one has no torch: then there is nothing
-    to hook, or another environment's Python comes later and builds on first use. Raises BuildError."""
+    """Builds for the job's Python; (path, identity of its torch). None when that one has no torch: then there is
+    nothing to hook, or another environment's Python comes later and builds on first use. Raises BuildError."""
     if os.path.abspath(python) == os.path.abspath(sys.executable):
         torch = _build.find_torch()
         answer = [str(_build.library(torch)), _build.identity(torch)] if torch else None
@@ -94,8 +102,10 @@ def library_for(python: str) -> tuple[str, str] | None:
 
 
 def _ask_other_python(python: str) -> list[str] | None:
-    code = ("import sys; sys.path.insert(0, sys.argv[1]); from trimtab import _build; "
-            f"sys.exit(_build.main() if _build.find_torch() else {_NO_TORCH})")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from trimtab import _build; "
+        f"sys.exit(_build.main() if _build.find_torch() else {_NO_TORCH})"
+    )
     answer = subprocess.run([python, "-c", code, str(_paths.PACKAGE_PARENT)], stdout=subprocess.PIPE, text=True)
     if answer.returncode == _NO_TORCH:
         return None
@@ -120,8 +130,10 @@ def _finish(carrier, folder: Path, own_folder: bool, settings: Settings) -> None
     """Gives the courier its time, and removes a private folder that nobody needs any more."""
     if carrier is not None and not carrier.wait():
         if _ring_dir.rings(folder):
-            _log.say(f"the courier (pid {carrier.pid}) goes on delivering to {settings.server}; "
-                     "what the server does not take now is kept in its spool")
+            _log.say(
+                f"the courier (pid {carrier.pid}) goes on delivering to {settings.server}; "
+                "what the server does not take now is kept in its spool"
+            )
         return
     if own_folder:
         _ring_dir.remove(folder)

@@ -48,7 +48,9 @@ def courier() -> Path | None:
     candidates = [prefix / "bin" / COURIER, PACKAGE_PARENT.parent / "bin" / COURIER, PACKAGE / "bin" / COURIER]
     root = PACKAGE_PARENT.parent.parent
     if (root / "CMakePresets.json").is_file():
-        candidates += sorted(root.glob(f"build/*/bin/{COURIER}")) + sorted(root.glob(f"build/*/agent/courier/{COURIER}"))
+        candidates += sorted(root.glob(f"build/*/bin/{COURIER}")) + sorted(
+            root.glob(f"build/*/agent/courier/{COURIER}")
+        )
     for candidate in candidates:
         if _executable(candidate):
             return candidate

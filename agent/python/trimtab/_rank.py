@@ -1,4 +1,4 @@
-"""Which rank this process is: torch.distributed when it is initialised, else what the launcher put in the environment."""
+"""Which rank this process is: torch.distributed when it is initialised, else as its launcher says."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ def _from_environment(environment) -> Rank:
             continue
         rank, size = _number(environment[rank_name]), _number(environment.get(size_name, "1"))
         if rank is None or size is None or rank >= size:
-            return Rank(problem=f"{rank_name}={environment[rank_name]} {size_name}={environment.get(size_name)} "
-                                "is no rank of a world; taken as rank 0 of 1")
+            return Rank(
+                problem=f"{rank_name}={environment[rank_name]} {size_name}={environment.get(size_name)} "
+                "is no rank of a world; taken as rank 0 of 1"
+            )
         if rank_name == "SLURM_PROCID" and size > 1 and "SLURM_STEP_ID" not in environment:
             continue  # inside an allocation but not started by srun
         local = _number(environment.get(local_name, "0"))

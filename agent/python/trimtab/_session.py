@@ -55,10 +55,18 @@ class Session:
         }
         rank = _rank.resolve()
         return {
-            "run": settings.run, "rank": rank.rank, "world_size": rank.world_size, "local_rank": rank.local_rank,
-            "ring_dir": settings.ring_dir, "act": settings.act, "mode": settings.mode, "lazy": True,
-            "sample_every_steps": settings.sample_every, "emulate_storage": settings.emulate_storage,
-            "overhead_budget": settings.overhead_budget, "info": info,
+            "run": settings.run,
+            "rank": rank.rank,
+            "world_size": rank.world_size,
+            "local_rank": rank.local_rank,
+            "ring_dir": settings.ring_dir,
+            "act": settings.act,
+            "mode": settings.mode,
+            "lazy": True,
+            "sample_every_steps": settings.sample_every,
+            "emulate_storage": settings.emulate_storage,
+            "overhead_budget": settings.overhead_budget,
+            "info": info,
         }
 
     def open_ring(self) -> None:
@@ -67,10 +75,19 @@ class Session:
             return
         rank = _rank.resolve()
         self.opened = True
-        answer = json.loads(self.ops.open_ring(json.dumps({
-            "run": self.settings.run, "rank": rank.rank, "world_size": rank.world_size, "local_rank": rank.local_rank,
-            "info": {"metadata": {"rank_source": rank.source}},
-        })))
+        answer = json.loads(
+            self.ops.open_ring(
+                json.dumps(
+                    {
+                        "run": self.settings.run,
+                        "rank": rank.rank,
+                        "world_size": rank.world_size,
+                        "local_rank": rank.local_rank,
+                        "info": {"metadata": {"rank_source": rank.source}},
+                    }
+                )
+            )
+        )
         if not answer.get("ok"):
             self.opened, self._refused = False, True
             _log.say(f"no ring, the job goes on unmeasured: {answer.get('error')}")
@@ -97,9 +114,12 @@ def attach(settings: Settings, injected: bool = False) -> bool:
     if disabled():
         return False
     with _guard:
-        if _session is not None:
-            return True
         try:
+            if not injected:
+                import torch  # noqa: F401  under `trimtab run` this attaches, and what the launcher said holds
+
+            if _session is not None:
+                return True
             library = _build.library()
             if not injected:
                 settings = _prepare(settings)
@@ -135,7 +155,9 @@ def _prepare(settings: Settings) -> Settings:
 
     if os.environ.get(ATTACH_VARIABLE) == "1":  # under `trimtab run`, after a detach
         outer = Settings.from_environment()
-        return dataclasses.replace(settings, run=settings.run or outer.run, ring_dir=settings.ring_dir or outer.ring_dir)
+        return dataclasses.replace(
+            settings, run=settings.run or outer.run, ring_dir=settings.ring_dir or outer.ring_dir
+        )
     program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
     run = settings.run or os.environ.get("TRIMTAB_RUN") or default_run_name(program)
     folder, starts_courier = Path(settings.ring_dir) if settings.ring_dir else None, True

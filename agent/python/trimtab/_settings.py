@@ -62,7 +62,8 @@ class Settings:
             raise SettingsError(f"sample-every must be 1 to {SAMPLE_EVERY_MAX} steps, not {self.sample_every}")
         if not 0.0 < self.overhead_budget <= 1.0:
             raise SettingsError(
-                f"overhead-budget is a share of the step time above 0 and up to 1 (0.01 is 1 %), not {self.overhead_budget}"
+                "overhead-budget is a share of the step time above 0 and up to 1 (0.01 is 1 %), "
+                f"not {self.overhead_budget}"
             )
 
     @classmethod
@@ -135,9 +136,10 @@ def check_run_name(run: str) -> str:
 
 def default_run_name(program: str) -> str:
     """A name for a job that was given none. Nodes of one scheduler job get the same one."""
+    program = "".join(letter if letter.isprintable() else "_" for letter in program)[:60]
     for variable in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "LSB_JOBID", "PBS_JOBID"):
         job = os.environ.get(variable)
         if job and job != "none":
             return check_run_name(f"{program}-{job}")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return check_run_name(f"{program[:200]}-{stamp}-{secrets.token_hex(2)}")
+    return check_run_name(f"{program}-{stamp}-{secrets.token_hex(2)}")

@@ -1,7 +1,7 @@
 """When a loss curve exploded, by one definition for tests, examples and documents.
 
-Explosion: the mean loss of 20 steps stays more than 0.5 above its own running minimum for 100 steps in a row. Its step is
-the first of those 100. A mean that is not finite counts as above.
+Explosion: the mean loss of 20 steps stays more than 0.5 above its own running minimum for 100 steps in a row. Its step
+is the first of those 100. A mean that is not finite counts as above.
 
     python -m trimtab.loss_curve loss.csv      # {"steps": …, "explosion_step": …, "best_loss": …, "final_loss": …}
 """
@@ -20,7 +20,9 @@ HOLD_STEPS = 100
 FINAL_STEPS = 200
 
 
-def explosion_step(losses, mean_steps: int = MEAN_STEPS, rise: float = RISE, hold_steps: int = HOLD_STEPS) -> int | None:
+def explosion_step(
+    losses, mean_steps: int = MEAN_STEPS, rise: float = RISE, hold_steps: int = HOLD_STEPS
+) -> int | None:
     """First step, counted from 1, of the explosion in a sequence of losses of steps 1, 2, …; None: there is none."""
     minimum, began, held = math.inf, None, 0
     for step, mean in moving_means(losses, mean_steps):

@@ -1,4 +1,4 @@
-// Prints rings as JSON lines, for tests in Python: first {"identity":…}, then {"info":…}, then one {"step":…} a record.
+// Prints rings as JSON lines, for tests in Python: {"identity":…}, {"info":…}, then one {"step":…} a record.
 //
 //   ring_dump RING…
 //

@@ -1,4 +1,4 @@
-"""The hooks that need Python: loss, gradient norm, learning rate, step boundary, layer identity, projections, activations.
+"""The hooks that need Python: loss, gradient norm, learning rate, step boundary, layers, projections, activations.
 
 Attention itself is hooked in C++ (agent/torch). Every hook here is exception-tight: on an error it switches itself off,
 says so in the coverage report, and the job's own call goes on. All of them can be removed.

@@ -15,9 +15,9 @@ STEPS_BEFORE_OWN_NORM = 3
 
 
 class GradNormHook(Hook):
-    """Wraps clip_grads_with_norm_, where clip_grad_norm_, clip_grad_norm, accelerate, Trainer, Lightning and torchtitan all
-    end, under the private name by which clip_grad_norm_ finds it: also callers that imported clip_grad_norm_ earlier are
-    seen. FSDP1 clips by a method of its own."""
+    """Wraps clip_grads_with_norm_, where clip_grad_norm_, clip_grad_norm, accelerate, Trainer, Lightning and torchtitan
+    all end, under the private name by which clip_grad_norm_ finds it: callers that imported clip_grad_norm_ earlier are
+    seen as well. FSDP1 clips by a method of its own."""
 
     name = "grad_norm"
 

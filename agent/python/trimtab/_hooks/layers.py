@@ -86,7 +86,9 @@ class LayerHook(Hook):
             if compiled:
                 if chain:
                     self.compiled_root = weakref.ref(chain[-1])
-                self.session.report.note("layers of compiled code are told apart by call order; activations: not measured there")
+                self.session.report.note(
+                    "layers of compiled code are told apart by call order; activations: not measured there"
+                )
             return UNKNOWN
         caller = chain[0]
         known = self.layers.get(id(caller))
@@ -104,8 +106,8 @@ class LayerHook(Hook):
         return index
 
     def _calling_modules(self, frame):
-        """The distinct modules whose methods, or functions that take one first, are being run: innermost first. The second
-        value tells that compiled code lies between the call and the first of them."""
+        """The distinct modules whose methods, or functions that take one first, are being run: innermost first. The
+        second value tells that compiled code lies between the call and the first of them."""
         chain, compiled = [], False
         for _ in range(FRAMES_MAX):
             if frame is None:
@@ -124,7 +126,9 @@ class LayerHook(Hook):
         caller = chain[0]
         if type(caller).__module__.startswith("torch.nn.modules"):
             # PyTorch's own attention modules leave their fast path in evaluation when they carry hooks.
-            self.session.report.note(f"{type(caller).__name__}: layers are told apart by call order; activations: not measured")
+            self.session.report.note(
+                f"{type(caller).__name__}: layers are told apart by call order; activations: not measured"
+            )
             return
         self.undo(caller.register_forward_pre_hook(_EnterLayer(self, layer.index)).remove)
         self.undo(caller.register_forward_hook(_LeaveLayer(self)).remove)
@@ -145,8 +149,11 @@ def _register_operator(torch) -> None:
     if _library is None:
         library = torch.library.Library("trimtab", "FRAGMENT")
         library.define("discover_layer(int call) -> int")
-        library.impl("discover_layer", lambda call: _asked[-1].discover(call) if _asked else STOP_ASKING,
-                     "CompositeExplicitAutograd")
+        library.impl(
+            "discover_layer",
+            lambda call: _asked[-1].discover(call) if _asked else STOP_ASKING,
+            "CompositeExplicitAutograd",
+        )
         _library = library
 
 

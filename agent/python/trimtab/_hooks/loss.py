@@ -10,8 +10,8 @@ from .local import plain_tensor
 
 
 class LossHook(Hook):
-    """Wraps torch.autograd.backward, in which Tensor.backward ends as well, and GradScaler.scale. With several backwards
-    in a step (gradient accumulation) the step's loss is the mean of the roots as they were given to backward."""
+    """Wraps torch.autograd.backward, in which Tensor.backward ends as well, and GradScaler.scale. With several
+    backwards in a step (gradient accumulation) the step's loss is the mean of the roots as they were given."""
 
     name = "loss"
 

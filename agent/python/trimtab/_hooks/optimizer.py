@@ -8,8 +8,8 @@ from .hook import Hook
 
 
 class OptimizerHook(Hook):
-    """PyTorch's global post hook of optimizer steps. It also sees optimizers that were made before it was registered. The
-    C++ half sees the same step end through RecordFunction; whichever comes first closes the step."""
+    """PyTorch's global post hook of optimizer steps. It also sees optimizers that were made before it was registered.
+    The C++ half sees the same step end through RecordFunction; whichever comes first closes the step."""
 
     name = "optimizer"
 

@@ -15,8 +15,22 @@ _SEPARATE = {
     "q": {"q", "q_proj", "query", "wq", "to_q", "q_lin", "q_linear", "query_proj", "linear_q", "w_q"},
     "k": {"k", "k_proj", "key", "wk", "to_k", "k_lin", "k_linear", "key_proj", "linear_k", "w_k"},
     "v": {"v", "v_proj", "value", "wv", "to_v", "v_lin", "v_linear", "value_proj", "linear_v", "w_v"},
-    "o": {"o", "o_proj", "out_proj", "c_proj", "wo", "w_o", "proj", "dense", "out_lin", "to_out", "proj_out",
-          "linear_proj", "output", "out"},
+    "o": {
+        "o",
+        "o_proj",
+        "out_proj",
+        "c_proj",
+        "wo",
+        "w_o",
+        "proj",
+        "dense",
+        "out_lin",
+        "to_out",
+        "proj_out",
+        "linear_proj",
+        "output",
+        "out",
+    },
 }
 # Rows ordered q, k, v in whole blocks.
 _FUSED = {"c_attn", "qkv", "wqkv", "in_proj", "qkv_proj", "to_qkv", "attn_qkv", "w_qkv", "in_proj_weight"}
@@ -88,7 +102,9 @@ class ProjectionHook(Hook):
             if shape and any(p.which == "q" for p in find_projections([module], shape, levels=1)[0]):
                 found.append((name.replace("_orig_mod.", ""), module))
         if len(found) != len(shapes):
-            report.note(f"projections: compiled model with {len(shapes)} layers, {len(found)} attention modules found; not measured")
+            report.note(
+                f"projections: {len(shapes)} compiled layers, but {len(found)} attention modules found; not measured"
+            )
             return
         report.note("layer names and projections of compiled code follow the order of definition")
         for index, (name, module) in enumerate(found):
@@ -111,8 +127,8 @@ class ProjectionHook(Hook):
 def find_projections(modules: list, shape: Shape, levels: int = 2) -> tuple[list[Projection], list[str]]:
     """Projections of one layer, at most one each of q, k, v, o, and notes on weights that had to be left out.
 
-    modules: from the one that calls attention outwards. The first that holds q or a fused weight is taken; o may lie one
-    module further out. levels: how deep below a module its weights may lie.
+    modules: from the one that calls attention outwards. The first that holds q or a fused weight is taken; o may lie
+    one module further out. levels: how deep below a module its weights may lie.
     """
     notes: list[str] = []
     for position, module in enumerate(modules[:3]):
@@ -149,8 +165,11 @@ def _take(found: dict, notes: list, name: str, leaf: str, weight, shape: Shape) 
         found["k"] = Projection("k", weight, shape.q_rows, shape.kv_rows, shape.kv_heads)
         found["v"] = Projection("v", weight, shape.q_rows + shape.kv_rows, shape.kv_rows, shape.kv_heads)
         return
-    for which, heads, expected in (("q", shape.heads, shape.q_rows), ("k", shape.kv_heads, shape.kv_rows),
-                                   ("v", shape.kv_heads, shape.kv_rows)):
+    for which, heads, expected in (
+        ("q", shape.heads, shape.q_rows),
+        ("k", shape.kv_heads, shape.kv_rows),
+        ("v", shape.kv_heads, shape.kv_rows),
+    ):
         if leaf in _SEPARATE[which] and which not in found:
             if rows == expected:
                 found[which] = Projection(which, weight, 0, rows, heads)
@@ -165,9 +184,13 @@ def _take_output(found: dict, outer: list, shape: Shape) -> None:
     for module in outer:
         for name, weight, problem in _matrices(module, 2):
             parts = name.lower().split(".")
-            if not problem and parts[-1] in _SEPARATE["o"] and weight.shape[1] == shape.q_rows and not (
-                {"mlp", "ffn", "feed_forward", "intermediate"} & set(parts)
-            ) and (len(parts) == 1 or "output" in parts or "out" in parts):
+            if (
+                not problem
+                and parts[-1] in _SEPARATE["o"]
+                and weight.shape[1] == shape.q_rows
+                and not ({"mlp", "ffn", "feed_forward", "intermediate"} & set(parts))
+                and (len(parts) == 1 or "output" in parts or "out" in parts)
+            ):
                 found["o"] = Projection("o", weight, 0, weight.shape[0], shape.heads)
                 return
 

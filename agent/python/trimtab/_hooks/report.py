@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 _NOTES_MAX = 64
 _NOTE_CHARACTERS_MAX = 300
 
 
 class Report:
-    """Collects until the ring is there, then sends each note once. Beyond 64 notes of a kind the rest is dropped; the last
+    """Collects until the ring is there, then sends what comes. Beyond 64 notes of a kind the rest is dropped; the last
     one kept says so. Never raises."""
 
     def __init__(self, send):
@@ -47,7 +49,5 @@ class Report:
             self._push()
 
     def _push(self) -> None:
-        try:
+        with contextlib.suppress(Exception):
             self._send({"coverage": {kind: list(texts) for kind, texts in self._kept.items() if texts}})
-        except Exception:
-            pass

@@ -1,7 +1,8 @@
 """First thing that a Python process of a watched job runs. It must never disturb that process.
 
-It stands in front of the PYTHONPATH that `trimtab run` gives to the job: it runs the sitecustomize that it hides, if there
-is one, and arranges that trimtab attaches when the process imports torch. A process that never does is left alone.
+It stands in front of the PYTHONPATH that `trimtab run` gives to the job: it runs the sitecustomize that it hides, if
+there is one, and arranges that trimtab attaches when the process imports torch. A process that never does is left
+alone.
 """
 
 import os
@@ -40,7 +41,12 @@ def _load_trimtab():
 
 
 def _arm():
-    if os.environ.get("TRIMTAB_ATTACH") != "1" or os.environ.get("TRIMTAB_DISABLE", "").lower() in ("1", "true", "yes", "on"):
+    if os.environ.get("TRIMTAB_ATTACH") != "1" or os.environ.get("TRIMTAB_DISABLE", "").lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+    ):
         return
     try:
         _load_trimtab()
@@ -48,7 +54,7 @@ def _arm():
 
         _torch_import.arm()
     except Exception as error:
-        sys.stderr.write("trimtab: not attached: %s: %s\n" % (type(error).__name__, error))
+        sys.stderr.write(f"trimtab: not attached: {type(error).__name__}: {error}\n")
 
 
 _arm()

@@ -28,11 +28,18 @@ def small_tree(tmp_path, monkeypatch):
 
 
 def test_torch_is_found_without_importing_it():
-    code = ("import sys; from trimtab import _build; t = _build.find_torch(); assert 'torch' not in sys.modules; "
-            "import torch; print(t.version == torch.__version__, t.cxx11_abi == torch._C._GLIBCXX_USE_CXX11_ABI, "
-            "t == _build.find_torch())")
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                            env={**os.environ, "PYTHONPATH": str(_paths.PACKAGE_PARENT)}).stdout
+    code = (
+        "import sys; from trimtab import _build; t = _build.find_torch(); assert 'torch' not in sys.modules; "
+        "import torch; print(t.version == torch.__version__, t.cxx11_abi == torch._C._GLIBCXX_USE_CXX11_ABI, "
+        "t == _build.find_torch())"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(_paths.PACKAGE_PARENT)},
+    ).stdout
     assert output.split() == ["True", "True", "True"]
 
 
@@ -68,8 +75,12 @@ def test_a_terminal_gets_one_line_that_counts(small_tree):
 def test_two_processes_build_once(small_tree):
     code = "from trimtab import _build; print(_build.library())"
     environment = {**os.environ, "PYTHONPATH": str(_paths.PACKAGE_PARENT)}
-    children = [subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
     outputs = [child.communicate(timeout=120) for child in children]
     assert [child.returncode for child in children] == [0, 0, 0]
     assert len({out for out, _ in outputs}) == 1

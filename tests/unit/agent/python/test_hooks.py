@@ -1,4 +1,4 @@
-"""The Python hooks with the real hook library in this process: what reaches the ring, and that everything can be undone."""
+"""The Python hooks with the real hook library in this process: what reaches the ring, and that all can be undone."""
 
 import copy
 import io
@@ -88,8 +88,21 @@ def test_gpt2_with_transposed_fused_weights(attached, finish):
 
     attached()
     torch.manual_seed(3)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=WIDTH, n_layer=2, n_head=HEADS, resid_pdrop=0.0,
-                                       embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa", bos_token_id=0, eos_token_id=0))
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=64,
+            n_positions=16,
+            n_embd=WIDTH,
+            n_layer=2,
+            n_head=HEADS,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            attn_implementation="sdpa",
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     train(model, 60, optimizer, forward=lambda batch: model(input_ids=batch, labels=batch).loss)
     ring = finish()
@@ -147,7 +160,9 @@ def test_a_job_that_never_clips_gets_its_norm_from_the_gradients(attached, finis
 def test_norms_of_other_tensors_are_not_taken_for_gradients(attached, finish):
     attached()
     model = Model()
-    losses, norms = train(model, 4, before_step=lambda step, optimizer: torch.nn.utils.get_total_norm(list(model.parameters())))
+    losses, norms = train(
+        model, 4, before_step=lambda step, optimizer: torch.nn.utils.get_total_norm(list(model.parameters()))
+    )
     assert finish().values("grad_norm") == pytest.approx(norms, rel=1e-6)
 
 
@@ -287,9 +302,14 @@ def _world():
     import torch.optim.optimizer as optimizer_module
 
     clip = __import__("sys").modules["torch.nn.utils.clip_grad"]
-    return (torch.autograd.backward, torch.amp.GradScaler.scale, clip._clip_grads_with_norm_,
-            torch.nn.utils.clip_grads_with_norm_, dict(optimizer_module._global_optimizer_post_hooks),
-            torch._C._dispatch_dump_table("aten::_scaled_dot_product_flash_attention_for_cpu").count("trimtab"))
+    return (
+        torch.autograd.backward,
+        torch.amp.GradScaler.scale,
+        clip._clip_grads_with_norm_,
+        torch.nn.utils.clip_grads_with_norm_,
+        dict(optimizer_module._global_optimizer_post_hooks),
+        torch._C._dispatch_dump_table("aten::_scaled_dot_product_flash_attention_for_cpu").count("trimtab"),
+    )
 
 
 def test_detach_restores_everything(attached, rings):
@@ -339,8 +359,13 @@ def test_somebody_elses_later_wrapper_survives_detach(attached):
 
 @pytest.mark.parametrize(
     ("hook", "operator"),
-    [("loss", "observe_loss"), ("grad_norm", "observe_grad_norm"), ("optimizer", "observe_learning_rate"),
-     ("activations", "observe_activation"), ("projections", "set_projection")],
+    [
+        ("loss", "observe_loss"),
+        ("grad_norm", "observe_grad_norm"),
+        ("optimizer", "observe_learning_rate"),
+        ("activations", "observe_activation"),
+        ("projections", "set_projection"),
+    ],
 )
 def test_an_error_switches_off_one_hook_and_the_job_goes_on(attached, finish, monkeypatch, hook, operator):
     from trimtab import _session

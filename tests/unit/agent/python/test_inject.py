@@ -10,12 +10,16 @@ from trimtab import _paths, _torch_import
 def python(code, *arguments, path=(), **environment):
     full = job_environment(**{"TRIMTAB_ATTACH": "1", "TRIMTAB_SHIM": "/etc/passwd", **environment})
     full["PYTHONPATH"] = ":".join([str(_paths.INJECT), *map(str, path)])
-    return subprocess.run([sys.executable, *arguments, "-c", code], capture_output=True, text=True, env=full, timeout=120)
+    return subprocess.run(
+        [sys.executable, *arguments, "-c", code], capture_output=True, text=True, env=full, timeout=120
+    )
 
 
 def test_a_process_without_torch_only_gets_a_finder():
-    code = ("import sys; heavy = [m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'subprocess')]; "
-            "print(heavy, type(sys.meta_path[0]).__module__)")
+    code = (
+        "import sys; heavy = [m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'subprocess')]; "
+        "print(heavy, type(sys.meta_path[0]).__module__)"
+    )
     result = python(code)
     assert result.stdout == "[] trimtab._torch_import\n"
     assert result.stderr == ""
@@ -50,7 +54,9 @@ def test_sys_path_is_not_extended():
 
 
 def test_a_library_that_does_not_load_leaves_torch_working():
-    result = python("import torch; print(int(torch.ones(3).sum()), torch.__spec__.loader.exec_module.__func__.__name__)")
+    result = python(
+        "import torch; print(int(torch.ones(3).sum()), torch.__spec__.loader.exec_module.__func__.__name__)"
+    )
     assert result.stdout == "3 exec_module\n"
     assert "trimtab: not attached, the job goes on without" in result.stderr
 

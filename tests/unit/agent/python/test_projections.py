@@ -32,8 +32,13 @@ def check_rows(found, expected):
 
 @pytest.mark.parametrize(
     "names",
-    [("q_proj", "k_proj", "v_proj", "o_proj"), ("query", "key", "value", "out_proj"), ("wq", "wk", "wv", "wo"),
-     ("to_q", "to_k", "to_v", "to_out"), ("q_lin", "k_lin", "v_lin", "out_lin")],
+    [
+        ("q_proj", "k_proj", "v_proj", "o_proj"),
+        ("query", "key", "value", "out_proj"),
+        ("wq", "wk", "wv", "wo"),
+        ("to_q", "to_k", "to_v", "to_out"),
+        ("q_lin", "k_lin", "v_lin", "out_lin"),
+    ],
 )
 def test_separate_linears(names):
     module = build(**{name: linear(WIDTH) for name in names})
@@ -88,8 +93,13 @@ def test_output_may_lie_one_module_further_out():
 
 def test_the_block_beyond_a_bare_attention_core_is_searched():
     core = nn.Module()
-    found, _ = by_kind([core, build(core=core, q_proj=linear(WIDTH), k_proj=linear(WIDTH), v_proj=linear(WIDTH),
-                                    o_proj=linear(WIDTH))], FULL)
+    found, _ = by_kind(
+        [
+            core,
+            build(core=core, q_proj=linear(WIDTH), k_proj=linear(WIDTH), v_proj=linear(WIDTH), o_proj=linear(WIDTH)),
+        ],
+        FULL,
+    )
     assert sorted(found) == ["k", "o", "q", "v"]
 
 
@@ -110,7 +120,9 @@ def test_a_shape_that_contradicts_the_call_is_left_out_and_named():
 
 
 def test_norms_and_other_weights_are_not_taken():
-    module = build(q_proj=linear(WIDTH), k_proj=linear(WIDTH), v_proj=linear(WIDTH), q_norm=nn.LayerNorm(SIZE), gate=linear(WIDTH))
+    module = build(
+        q_proj=linear(WIDTH), k_proj=linear(WIDTH), v_proj=linear(WIDTH), q_norm=nn.LayerNorm(SIZE), gate=linear(WIDTH)
+    )
     found, notes = by_kind([module], FULL)
     assert sorted(found) == ["k", "q", "v"] and notes == []
 

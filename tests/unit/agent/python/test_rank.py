@@ -24,7 +24,12 @@ def test_launchers(environment, expected):
 
 @pytest.mark.parametrize(
     "environment",
-    [{"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "-1", "WORLD_SIZE": "2"}, {"RANK": "x"}, {"RANK": "0", "WORLD_SIZE": "0"}],
+    [
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "x"},
+        {"RANK": "0", "WORLD_SIZE": "0"},
+    ],
 )
 def test_nonsense_becomes_a_single_process_and_a_note(environment):
     rank = resolve(environment)

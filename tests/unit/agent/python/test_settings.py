@@ -13,8 +13,17 @@ def test_defaults_are_safe():
 
 
 def test_environment_round_trip():
-    settings = Settings(server="[::1]:7070", run="a run/with 'all' kinds", act=True, mode="paper", sample_every=3,
-                        emulate_storage="e5m2", overhead_budget=0.5, ring_dir="/x", log_file="/y")
+    settings = Settings(
+        server="[::1]:7070",
+        run="a run/with 'all' kinds",
+        act=True,
+        mode="paper",
+        sample_every=3,
+        emulate_storage="e5m2",
+        overhead_budget=0.5,
+        ring_dir="/x",
+        log_file="/y",
+    )
     assert Settings.from_environment(settings.to_environment()) == settings
 
 
@@ -51,7 +60,7 @@ def test_refusals_say_what_and_how(field, value, words):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["x" * 255, "a/b", "it's \"quoted\"", "日本"])
+@pytest.mark.parametrize("name", ["x" * 255, "a/b", 'it\'s "quoted"', "日本"])
 def test_odd_run_names_are_allowed(name):
     assert Settings(run=name).run == name
 
@@ -70,3 +79,7 @@ def test_default_names_differ_without_scheduler(monkeypatch):
     for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "LSB_JOBID", "PBS_JOBID"):
         monkeypatch.delenv(name, raising=False)
     assert default_run_name("train") != default_run_name("train")
+
+
+def test_default_names_are_always_allowed():
+    assert default_run_name("two\nlines" + "\u65e5" * 300)

@@ -13,14 +13,20 @@ def counted():
     """Fresh Dynamo state; counted() -> (unique graphs, graph breaks, recompilations by reason)."""
     torch._dynamo.reset()
     counters.clear()
-    yield lambda: (counters["stats"]["unique_graphs"], dict(counters["graph_break"]), dict(counters["recompile_reasons"]))
+    yield lambda: (
+        counters["stats"]["unique_graphs"],
+        dict(counters["graph_break"]),
+        dict(counters["recompile_reasons"]),
+    )
     torch._dynamo.reset()
 
 
 @pytest.fixture
 def attach(shim, tmp_path):
     def run(**options):
-        assert trimtab.attach(run="compile", ring_dir=str(tmp_path / "rings"), sample_every=1, overhead_budget=1.0, **options)
+        assert trimtab.attach(
+            run="compile", ring_dir=str(tmp_path / "rings"), sample_every=1, overhead_budget=1.0, **options
+        )
 
     yield run
     trimtab.detach()

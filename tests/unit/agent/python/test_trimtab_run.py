@@ -16,8 +16,13 @@ from trimtab import _build, _launch, _ring_dir
 def trimtab(*arguments, **environment):
     """Runs the command line with a stand-in for the library's path: nothing here loads it."""
     environment.setdefault("TRIMTAB_SHIM", "/etc/passwd")
-    return subprocess.run([sys.executable, "-m", "trimtab", *arguments], capture_output=True, text=True, timeout=60,
-                          env=job_environment(**environment))
+    return subprocess.run(
+        [sys.executable, "-m", "trimtab", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=job_environment(**environment),
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,9 +69,25 @@ def test_a_signal_that_ends_the_job_becomes_128_plus_n():
 
 
 def test_streams_and_arguments_pass_unchanged():
-    result = subprocess.run([sys.executable, "-m", "trimtab", "run", "--no-courier", "--", "sh", "-c", 'cat; echo "$1"; echo err >&2',
-                             "x", "a 'b' $c"], input="in\n", capture_output=True, text=True,
-                            env=job_environment(TRIMTAB_SHIM="/etc/passwd"))
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trimtab",
+            "run",
+            "--no-courier",
+            "--",
+            "sh",
+            "-c",
+            'cat; echo "$1"; echo err >&2',
+            "x",
+            "a 'b' $c",
+        ],
+        input="in\n",
+        capture_output=True,
+        text=True,
+        env=job_environment(TRIMTAB_SHIM="/etc/passwd"),
+    )
     assert result.stdout == "in\na 'b' $c\n"
     assert "err\n" in result.stderr
 
@@ -96,9 +117,13 @@ def test_signals_reach_the_job(number, tmp_path):
         "print('ready', flush=True)\n"
         "time.sleep(60)\n"
     )
-    launcher = subprocess.Popen([sys.executable, "-m", "trimtab", "run", "--no-courier", "--", sys.executable, str(job)],
-                                stdout=subprocess.PIPE, text=True, env=job_environment(TRIMTAB_SHIM="/etc/passwd"),
-                                start_new_session=True)
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", "run", "--no-courier", "--", sys.executable, str(job)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=job_environment(TRIMTAB_SHIM="/etc/passwd"),
+        start_new_session=True,
+    )
     assert launcher.stdout.readline() == "ready\n"
     launcher.send_signal(number)
     output, _ = launcher.communicate(timeout=30)
@@ -107,17 +132,34 @@ def test_signals_reach_the_job(number, tmp_path):
 
 
 def test_the_job_starts_with_default_signal_handling():
-    code = ("import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), "
-            "int(open('/proc/self/status').read().split('SigIgn:')[1].split()[0], 16) & 0x7fffffff)")
+    code = (
+        "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), "
+        "int(open('/proc/self/status').read().split('SigIgn:')[1].split()[0], 16) & 0x7fffffff)"
+    )
     direct = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=job_environment()).stdout
     assert trimtab("run", "--no-courier", "--", sys.executable, "-c", code).stdout == direct
 
 
 def test_settings_reach_the_job_and_the_ring_folder_is_private_and_removed():
-    code = ("import json, os, stat; d = os.environ['TRIMTAB_RING_DIR']; "
-            "print(json.dumps([dict(os.environ), oct(stat.S_IMODE(os.stat(d).st_mode))]))")
-    result = trimtab("run", "--no-courier", "--run", "r/1", "--act", "--sample-every", "5", "--emulate-storage", "e5m2", "--",
-                     sys.executable, "-c", code)
+    code = (
+        "import json, os, stat; d = os.environ['TRIMTAB_RING_DIR']; "
+        "print(json.dumps([dict(os.environ), oct(stat.S_IMODE(os.stat(d).st_mode))]))"
+    )
+    result = trimtab(
+        "run",
+        "--no-courier",
+        "--run",
+        "r/1",
+        "--act",
+        "--sample-every",
+        "5",
+        "--emulate-storage",
+        "e5m2",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    )
     environment, mode = json.loads(result.stdout)
     assert mode == "0o700"
     assert environment["TRIMTAB_RUN"] == "r/1"
@@ -129,23 +171,42 @@ def test_settings_reach_the_job_and_the_ring_folder_is_private_and_removed():
 
 
 def test_flags_win_over_the_environment():
-    code = "import os; print(os.environ['TRIMTAB_RUN'], os.environ['TRIMTAB_EMULATE_STORAGE'], os.environ['TRIMTAB_MODE'])"
-    result = trimtab("run", "--no-courier", "--run", "flag", "--", sys.executable, "-c", code, TRIMTAB_RUN="variable",
-                     TRIMTAB_EMULATE_STORAGE="bf16", TRIMTAB_MODE="paper")
+    code = (
+        "import os; print(os.environ['TRIMTAB_RUN'], os.environ['TRIMTAB_EMULATE_STORAGE'], os.environ['TRIMTAB_MODE'])"
+    )
+    result = trimtab(
+        "run",
+        "--no-courier",
+        "--run",
+        "flag",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+        TRIMTAB_RUN="variable",
+        TRIMTAB_EMULATE_STORAGE="bf16",
+        TRIMTAB_MODE="paper",
+    )
     assert result.stdout == "flag bf16 paper\n"
 
 
 def test_disabled_changes_nothing():
-    code = "import os, sys; print('TRIMTAB_ATTACH' in os.environ, any('_inject' in p for p in sys.path), 'trimtab' in sys.modules)"
+    code = (
+        "import os, sys; "
+        "print('TRIMTAB_ATTACH' in os.environ, any('_inject' in p for p in sys.path), 'trimtab' in sys.modules)"
+    )
     result = trimtab("run", "--", sys.executable, "-c", code, TRIMTAB_DISABLE="1")
     assert result.stdout == "False False False\n"
     assert result.stderr == ""
 
 
 def test_without_a_compiler_the_job_is_not_started_and_the_message_helps(tmp_path):
-    result = subprocess.run([sys.executable, "-m", "trimtab", "run", "--no-courier", "--", sys.executable, "-c", "print('ran')"],
-                            capture_output=True, text=True,
-                            env=job_environment(TRIMTAB_CACHE_DIR=tmp_path, PATH="/nonexistent"))
+    result = subprocess.run(
+        [sys.executable, "-m", "trimtab", "run", "--no-courier", "--", sys.executable, "-c", "print('ran')"],
+        capture_output=True,
+        text=True,
+        env=job_environment(TRIMTAB_CACHE_DIR=tmp_path, PATH="/nonexistent"),
+    )
     assert result.returncode == _launch.EXIT_NO_LIBRARY
     assert "apt-get install g++" in result.stderr and "TRIMTAB_DISABLE=1" in result.stderr
     assert result.stdout == ""
@@ -174,8 +235,11 @@ def test_a_terminal_interrupt_does_not_reach_the_courier(tmp_path):
     courier, record = tmp_path / "courier", tmp_path / "record"
     courier.write_text(f"#!/bin/sh\necho started > {record}\nsleep 2\necho delivered >> {record}\n")
     courier.chmod(0o755)
-    launcher = subprocess.Popen([sys.executable, "-m", "trimtab", "run", "--", "sleep", "60"], start_new_session=True,
-                                env=job_environment(TRIMTAB_SHIM="/etc/passwd", TRIMTAB_COURIER=courier))
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", "run", "--", "sleep", "60"],
+        start_new_session=True,
+        env=job_environment(TRIMTAB_SHIM="/etc/passwd", TRIMTAB_COURIER=courier),
+    )
     deadline = time.monotonic() + 30
     while not (record.exists() and record.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -229,5 +293,14 @@ def test_another_python_is_asked_for_its_torch(tmp_path):
 
 
 def test_build_prints_the_library_and_its_torch(shim):
-    result = subprocess.run([sys.executable, "-m", "trimtab", "build"], capture_output=True, text=True, env=job_environment())
+    result = subprocess.run(
+        [sys.executable, "-m", "trimtab", "build"], capture_output=True, text=True, env=job_environment()
+    )
     assert result.stdout.splitlines() == [str(shim), _build.identity(_build.find_torch())]
+
+
+def test_a_ring_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = trimtab("run", "--no-courier", "--ring-dir", str(tmp_path / "file" / "rings"), "--", "true")
+    assert result.returncode == 2
+    assert "--ring-dir" in result.stderr and result.stderr.count("\n") == 1

@@ -1,0 +1,215 @@
+"""The whole chain on real jobs: hooks, ring, courier, server, store, command line, a switch on all ranks."""
+
+import csv
+import json
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from jobs import EXAMPLES, binary, job_environment
+
+READY_SECONDS = 60
+JOIN_SECONDS = 300
+GPT = EXAMPLES / "train_gpt.py"
+
+
+class Server:
+    """trimtabd on a free loopback port, and the command line against it."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        ready, self.log = folder / "ready.json", folder / "trimtabd.log"
+        self.process = subprocess.Popen(
+            [
+                binary("trimtabd"),
+                "--listen",
+                "127.0.0.1:0",
+                "--http",
+                "127.0.0.1:0",
+                "--data-dir",
+                folder / "store",
+                "--ready-file",
+                ready,
+            ],
+            stdout=open(self.log, "wb"),
+            stderr=subprocess.STDOUT,
+            env=job_environment(),
+        )
+        wait_for(lambda: ready.exists() and ready.stat().st_size, READY_SECONDS, lambda: self.log.read_text())
+        self.address = json.loads(ready.read_text())["grpc"]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+
+    def cli(self, *words, check=True):
+        """Standard output of the command, as JSON documents when --json is among the words."""
+        result = subprocess.run(
+            [str(binary("trimtab")), *words, "--server", self.address],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=job_environment(),
+        )
+        assert not check or result.returncode == 0, result.stderr
+        if not check:
+            return result
+        return [json.loads(line) for line in result.stdout.splitlines()] if "--json" in words else result.stdout
+
+    def series(self, run, metric, *options):
+        """{step: value or list of values} of a metric."""
+        rows = csv.DictReader(self.cli("series", run, "--metric", metric, "--csv", *options).splitlines())
+        values = {}
+        for row in rows:
+            values.setdefault(int(row["step"]), []).append(float(row["value"]))
+        return values
+
+    def steps(self, run):
+        runs = [entry for line in self.cli("runs", "--json") for entry in line.get("runs", []) if entry["run"] == run]
+        return int(runs[0].get("lastStep", runs[0].get("last_step", 0))) if runs else 0
+
+    def finished_plan(self, run, index):
+        """The run's plan of that place in time, once it is neither being prepared nor committed."""
+        underway = {"PLAN_STATE_PREPARING", "PLAN_STATE_COMMITTING"}
+        plans = []
+
+        def finished():
+            (answer,) = self.cli("plans", run, "--json")
+            plans[:] = sorted(answer.get("plans", []), key=lambda plan: int(plan["id"]))
+            return len(plans) > index and plans[index]["state"] not in underway
+
+        wait_for(finished, JOIN_SECONDS, lambda: plans)
+        return plans[index]
+
+
+def wait_for(condition, seconds, explain=lambda: ""):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.1)
+
+
+def single(value):
+    """As float32, the way a loss is stored."""
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+@pytest.fixture
+def server(tmp_path):
+    one = Server(tmp_path / "server")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def start(server, shim, tmp_path):
+    """start(run, command, *options) -> Popen of `trimtab run` towards the server; its output is in `<run>.txt`."""
+    started = []
+
+    def run(name, command, *options):
+        output = open(tmp_path / f"{name}.txt", "w")
+        job = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "trimtab",
+                "run",
+                "--server",
+                server.address,
+                "--run",
+                name,
+                "--sample-every",
+                "2",
+                *options,
+                "--",
+                *map(str, command),
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+            env=job_environment(TRIMTAB_COURIER=binary("trimtab-courier")),
+        )
+        started.append(job)
+        return job
+
+    yield run
+    for job in started:
+        if job.poll() is None:
+            job.terminate()
+            job.wait(60)
+
+
+def two_ranks(port, *words):
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", port, GPT, *words]
+
+
+def test_every_loss_arrives_exactly(server, start, tmp_path):
+    job = start("exact", [sys.executable, GPT, "--steps", 60, "--log", "loss.csv"])
+    assert job.wait(JOIN_SECONDS) == 0, (tmp_path / "exact.txt").read_text()
+    with open(tmp_path / "loss.csv", newline="") as file:
+        expected = {int(row["step"]): [single(float(row["loss"]))] for row in csv.DictReader(file)}
+    arrived = server.series("exact", "loss")
+    assert {step: [single(v) for v in values] for step, values in arrived.items()} == expected
+    assert len(server.series("exact", "grad_norm")) == 60
+    assert "h.0.attn" in server.cli("show", "exact")
+
+
+def test_two_ranks_switch_and_roll_back_at_one_step(server, start, tmp_path):
+    job = start("pair", two_ranks(29711, "--steps", 100_000, "--csv", "loss.csv"), "--act")
+    wait_for(lambda: server.steps("pair") > 20, JOIN_SECONDS, lambda: (tmp_path / "pair.txt").read_text())
+    server.cli("switch", "pair", "--mode", "stabilized", "--layers", "1", "--timeout", "60")
+    plan = server.finished_plan("pair", 0)
+    assert plan["state"] == "PLAN_STATE_APPLIED", plan
+    switched = int(plan["effectiveStep"])
+    assert {int(rank["step"]) for rank in plan["ranks"]} == {switched}
+    server.cli("rollback", "pair", "--timeout", "60")
+    undone = server.finished_plan("pair", 1)
+    assert undone["state"] == "PLAN_STATE_APPLIED", undone
+    back = int(undone["effectiveStep"])
+    wait_for(lambda: server.steps("pair") > back + 5, JOIN_SECONDS)
+    job.terminate()
+    job.wait(60)
+    for rank in ("0", "1"):
+        modes = server.series("pair", "attention_mode", "--rank", rank)
+        assert {tuple(values) for step, values in modes.items() if step < switched} == {(2.0, 2.0)}
+        assert {tuple(values) for step, values in modes.items() if switched <= step < back} == {(2.0, 3.0)}
+        assert {tuple(values) for step, values in modes.items() if step >= back} == {(2.0, 2.0)}
+
+
+def test_a_job_whose_owner_did_not_allow_it_is_not_switched(server, start, tmp_path):
+    job = start("own", [sys.executable, GPT, "--steps", 100_000])
+    wait_for(lambda: server.steps("own") > 10, JOIN_SECONDS, lambda: (tmp_path / "own.txt").read_text())
+    refused = server.cli("switch", "own", "--mode", "stabilized", check=False)
+    assert refused.returncode == 1
+    assert "--act" in refused.stderr + refused.stdout
+    at = server.steps("own")
+    wait_for(lambda: server.steps("own") > at + 5, JOIN_SECONDS)
+    job.terminate()
+    job.wait(60)
+    assert {value for values in server.series("own", "attention_mode").values() for value in values} == {2.0}
+
+
+def test_the_last_steps_of_a_killed_trainer_arrive(server, start, tmp_path):
+    job = start("killed", [sys.executable, "-c", KILLED.format(examples=str(EXAMPLES))])
+    assert job.wait(JOIN_SECONDS) == 137
+    assert sorted(server.series("killed", "loss")) == list(range(1, 31))
+    wait_for(lambda: any(event["kind"] == "rank_lost" for event in server.cli("events", "killed", "--json")), 60)
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {examples!r})
+import torch, train_gpt
+torch.set_num_threads(1)
+model = train_gpt.GPT(2, 32, 4, 16)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(30):
+    window = torch.randint(256, (2, 17))
+    model(window[:, :-1], window[:, 1:]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
