@@ -70,6 +70,23 @@ TEST(PolicyParser, EveryExampleInDeployIsValid) {
   EXPECT_GE(files, 2u);
 }
 
+TEST(PolicyParser, WatchOnlyIsTheDefaultWithoutActions) {
+  std::ifstream in(std::string(TRIMTAB_POLICY_FOLDER) + "/watch_only.yaml");
+  std::stringstream text;
+  text << in.rdbuf();
+  const auto watch = ParsePolicy(text.str());
+  const auto acts = ParsePolicy(DefaultPolicyYaml());
+  ASSERT_TRUE(watch.ok() && acts.ok());
+  ASSERT_EQ(watch->rules.size(), acts->rules.size());
+  for (size_t i = 0; i < acts->rules.size(); ++i) {
+    EXPECT_EQ(watch->rules[i].name, acts->rules[i].name);
+    EXPECT_EQ(DetectorJson(watch->rules[i].detector), DetectorJson(acts->rules[i].detector)) << acts->rules[i].name;
+    EXPECT_EQ(watch->rules[i].for_samples, acts->rules[i].for_samples);
+    EXPECT_EQ(watch->rules[i].severity, acts->rules[i].severity);
+    EXPECT_EQ(watch->rules[i].action.kind, ActionKind::kAlert);
+  }
+}
+
 TEST(PolicyParser, EveryDetectorReads) {
   const auto policy = ParsePolicy(R"(
 version: 1
