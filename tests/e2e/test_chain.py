@@ -213,3 +213,35 @@ for step in range(30):
     optimizer.zero_grad()
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_attach_in_code_under_torchrun(server, shim, tmp_path):
+    """No launcher of ours: the ranks share a folder, the first one starts the courier."""
+    job = tmp_path / "job.py"
+    job.write_text(
+        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        "import trimtab, train_gpt\n"
+        f"assert trimtab.attach(server={server.address!r}, run='code', sample_every=2)\n"
+        "sys.argv = ['train_gpt.py', '--steps', '20']\n"
+        "train_gpt.main()\n"
+    )
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "29713",
+        str(job),
+    ]
+    result = subprocess.run(
+        launcher,
+        env=job_environment(TRIMTAB_COURIER=binary("trimtab-courier")),
+        capture_output=True,
+        text=True,
+        timeout=JOIN_SECONDS,
+    )
+    assert result.returncode == 0, result.stderr
+    for rank in ("0", "1"):
+        wait_for(lambda rank=rank: len(server.series("code", "loss", "--rank", rank)) == 20, 60)

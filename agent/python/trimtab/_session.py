@@ -165,6 +165,7 @@ def _prepare(settings: Settings) -> Settings:
     if rank.world_size > 1:  # ranks of one launcher on this node share a folder and a courier
         if folder is None:
             base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+            _ring_dir.sweep(Path(base))
             folder = Path(base) / f"trimtab-{os.getuid()}-{os.getppid()}-shared"
         starts_courier = rank.local_rank == 0
     elif folder is None:

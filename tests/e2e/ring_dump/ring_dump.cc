@@ -80,11 +80,12 @@ bool Dump(const char* path, const std::map<uint32_t, std::string>& names) {
     return false;
   }
   const auto& who = ring->identity();
-  std::printf("{\"identity\":{\"path\":%s,\"run\":%s,\"rank\":%u,\"world_size\":%u,\"local_rank\":%u,\"pid\":%u,"
-              "\"incarnation\":%llu,\"act\":%s,\"closed\":%s,\"alive\":%s}}\n",
-              Quoted(path).c_str(), Quoted(who.run).c_str(), who.rank, who.world_size, who.local_rank, who.pid,
-              static_cast<unsigned long long>(who.incarnation), who.act ? "true" : "false",
-              ring->closed() ? "true" : "false", ring->writer_alive() ? "true" : "false");
+  std::printf(
+      "{\"identity\":{\"path\":%s,\"run\":%s,\"rank\":%u,\"world_size\":%u,\"local_rank\":%u,\"pid\":%u,"
+      "\"incarnation\":%llu,\"act\":%s,\"closed\":%s,\"alive\":%s}}\n",
+      Quoted(path).c_str(), Quoted(who.run).c_str(), who.rank, who.world_size, who.local_rank, who.pid,
+      static_cast<unsigned long long>(who.incarnation), who.act ? "true" : "false", ring->closed() ? "true" : "false",
+      ring->writer_alive() ? "true" : "false");
   std::string info;
   if (ring->ReadInfo(&info) && !info.empty()) std::printf("{\"info\":%s}\n", info.c_str());
   RingStep step;
