@@ -44,8 +44,7 @@ bool MaskFits(const AttentionArguments& a) {
 
 }  // namespace
 
-bool MapArguments(const c10::FunctionSchema& schema, const HookArguments& names, ArgumentMap* map,
-                  std::string* error) {
+bool MapArguments(const c10::FunctionSchema& schema, const HookArguments& names, ArgumentMap* map, std::string* error) {
   struct Named {
     const char* name;
     int ArgumentMap::*position;

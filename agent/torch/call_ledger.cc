@@ -105,6 +105,7 @@ void CallLedger::Release(int record) {
   ForwardRecord& r = records_[record];
   if (r.key != nullptr) Erase(r.key);
   r.key = nullptr;
+  r.sequence = 0;  // nobody's: a call that still holds the index sees that
   (r.previous >= 0 ? records_[r.previous].next : first_) = r.next;
   (r.next >= 0 ? records_[r.next].previous : last_) = r.previous;
   --live_;

@@ -100,8 +100,8 @@ class CallLedger {
   struct SignatureRow {
     CallSignature signature;
     int calls_in_phase = 0;
-    int layers_per_phase = 0;           // of the last phase with a backward; 0: none yet
-    std::vector<int> layer_of_order;    // rank among finished by-order calls of a phase -> layer
+    int layers_per_phase = 0;         // of the last phase with a backward; 0: none yet
+    std::vector<int> layer_of_order;  // rank among finished by-order calls of a phase -> layer
   };
   struct Slot {
     const void* key = nullptr;

@@ -82,8 +82,7 @@ CellMetrics Summarize(const trimtab_head_stats& stats) {
     if (variance > 0 || std::isnan(variance)) m.delta_residual_z = static_cast<float>(mean / std::sqrt(variance / n));
   }
   if (stats.output_sum_squares > 0) {
-    m.attention_output_error =
-        static_cast<float>(std::sqrt(stats.output_error_sum_squares / stats.output_sum_squares));
+    m.attention_output_error = static_cast<float>(std::sqrt(stats.output_error_sum_squares / stats.output_sum_squares));
   }
   return m;
 }

@@ -17,7 +17,7 @@ struct HookArguments {
   const char* dropout;
   const char* causal;
   const char* scale;
-  const char* out;       // backward only, as the two below
+  const char* out;  // backward only, as the two below
   const char* lse;
   const char* grad_out;
 };

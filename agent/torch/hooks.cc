@@ -13,6 +13,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -131,9 +132,10 @@ class ForwardHook final : public c10::OperatorKernel {
     Stopwatch watch;
     AttentionArguments arguments;
     const char* passed = nullptr;  // reason
-    bool training = true, forward_stats = false;
+    bool training = true;
     ForwardPlan plan;
     ForwardResult result;
+    std::span<const trimtab_head_stats> stats;  // into this thread's buffer
   };
 
   // True when the results are ours, in call->result. Never throws, never changes the stack.
@@ -159,10 +161,15 @@ class ForwardHook final : public c10::OperatorKernel {
         return false;
       }
       // The fault injector's forward measures on the way; otherwise the probe does it at the backward.
-      trimtab_head_stats* stats = storage == TRIMTAB_STORE_SAME ? nullptr : call->plan.stats;
+      const bool measure = call->plan.measure && storage != TRIMTAB_STORE_SAME;
+      thread_local std::vector<trimtab_head_stats> stats;
+      if (measure) {
+        stats.resize(a.query.size(1));
+        ClearHeadStats(stats);
+        call->stats = stats;
+      }
       call->watch.Stop();
-      call->result = RunForward(a, *pair_->row, pair_->layout, KindOf(mode), storage, stats);
-      call->forward_stats = stats != nullptr;
+      call->result = RunForward(a, *pair_->row, pair_->layout, KindOf(mode), storage, measure ? stats.data() : nullptr);
       return true;
     } catch (const std::exception& e) {
       pair_->Break(name, e.what());
@@ -188,13 +195,13 @@ class ForwardHook final : public c10::OperatorKernel {
       if (call->plan.shadow) {
         if (!replaced) call->result = {out, results[pair_->row->lse_result].toTensor()};
         std::string detail;
-        const bool good = ShadowCompare(call->arguments, *pair_->row, pair_->layout, call->result,
-                                        KindOf(call->plan.shadow_mode), session_.storage(),
-                                        session_.shadow_tolerance(), &detail);
+        const bool good =
+            ShadowCompare(call->arguments, *pair_->row, pair_->layout, call->result, KindOf(call->plan.shadow_mode),
+                          session_.storage(), session_.shadow_tolerance(), &detail);
         session_.ReportShadow(call->plan.layer, good, detail);
       }
       call->watch.Stop();
-      session_.EndForward(call->plan, StorageOf(out), call->forward_stats, call->watch.seconds());
+      session_.EndForward(call->plan, StorageOf(out), call->stats, call->watch.seconds());
     } catch (const std::exception& e) {
       pair_->Break(name, e.what());
     } catch (...) {

@@ -20,15 +20,15 @@ class Json {
   static constexpr size_t kMaxBytes = size_t{1} << 20;
 
   Json() = default;
-  Json(bool value) : type_(Type::kBool), integer_(value) {}         // NOLINT(google-explicit-constructor)
-  Json(int64_t value) : type_(Type::kInteger), integer_(value) {}   // NOLINT(google-explicit-constructor)
-  Json(int value) : Json(int64_t{value}) {}                         // NOLINT(google-explicit-constructor)
-  Json(uint32_t value) : Json(int64_t{value}) {}                    // NOLINT(google-explicit-constructor)
-  Json(uint64_t value) : Json(static_cast<int64_t>(value)) {}       // NOLINT(google-explicit-constructor)
-  Json(double value) : type_(Type::kReal), real_(value) {}          // NOLINT(google-explicit-constructor)
+  Json(bool value) : type_(Type::kBool), integer_(value) {}                   // NOLINT(google-explicit-constructor)
+  Json(int64_t value) : type_(Type::kInteger), integer_(value) {}             // NOLINT(google-explicit-constructor)
+  Json(int value) : Json(int64_t{value}) {}                                   // NOLINT(google-explicit-constructor)
+  Json(uint32_t value) : Json(int64_t{value}) {}                              // NOLINT(google-explicit-constructor)
+  Json(uint64_t value) : Json(static_cast<int64_t>(value)) {}                 // NOLINT(google-explicit-constructor)
+  Json(double value) : type_(Type::kReal), real_(value) {}                    // NOLINT(google-explicit-constructor)
   Json(std::string value) : type_(Type::kString), text_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  Json(std::string_view value) : Json(std::string(value)) {}        // NOLINT(google-explicit-constructor)
-  Json(const char* value) : Json(std::string(value)) {}             // NOLINT(google-explicit-constructor)
+  Json(std::string_view value) : Json(std::string(value)) {}                  // NOLINT(google-explicit-constructor)
+  Json(const char* value) : Json(std::string(value)) {}                       // NOLINT(google-explicit-constructor)
   static Json Array();
   static Json Object();
 

@@ -177,7 +177,8 @@ void SetProjection(int64_t layer, const std::string& which, const at::Tensor& we
       const auto bytes = static_cast<int64_t>(alias.storage().nbytes());
       if ((alias.storage_offset() + last + 1) * alias.element_size() > bytes) return false;  // sharded away just now
       view->dtype = *Dtype(alias);
-      view->data = static_cast<const char*>(alias.const_data_ptr()) + row_begin * alias.stride(0) * alias.element_size();
+      view->data =
+          static_cast<const char*>(alias.const_data_ptr()) + row_begin * alias.stride(0) * alias.element_size();
       view->rows = rows;
       view->columns = alias.size(1);
       view->row_stride = alias.stride(0);
@@ -188,16 +189,14 @@ void SetProjection(int64_t layer, const std::string& which, const at::Tensor& we
     std::string error;
     if (!reader(&shape)) {
       session.Note("projections: a weight is not in memory, not read");
-    } else if (!session.SetProjection(static_cast<int>(layer), which, shape, static_cast<int>(heads),
-                                      std::move(reader), &error)) {
+    } else if (!session.SetProjection(static_cast<int>(layer), which, shape, static_cast<int>(heads), std::move(reader),
+                                      &error)) {
       session.Note("projections: " + error);
     }
   });
 }
 
-void SetModes(at::IntArrayRef modes) {
-  Session::Get().SetModes(std::span(modes.data(), modes.size()));
-}
+void SetModes(at::IntArrayRef modes) { Session::Get().SetModes(std::span(modes.data(), modes.size())); }
 
 void Fault(const std::string& where) {
   TORCH_CHECK(InjectFault(where), "inject_fault: forward, forward_after, backward or backward_after, not ", where);

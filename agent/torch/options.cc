@@ -11,8 +11,10 @@ struct StorageName {
   const char* name;
   trimtab_storage storage;
 };
-constexpr StorageName kStorages[] = {{"fp32", TRIMTAB_STORE_FP32}, {"bf16", TRIMTAB_STORE_BF16},
-                                     {"fp16", TRIMTAB_STORE_FP16}, {"e4m3", TRIMTAB_STORE_E4M3},
+constexpr StorageName kStorages[] = {{"fp32", TRIMTAB_STORE_FP32},
+                                     {"bf16", TRIMTAB_STORE_BF16},
+                                     {"fp16", TRIMTAB_STORE_FP16},
+                                     {"e4m3", TRIMTAB_STORE_E4M3},
                                      {"e5m2", TRIMTAB_STORE_E5M2}};
 constexpr trimtab_mode kModes[] = {TRIMTAB_MODE_NATIVE, TRIMTAB_MODE_OBSERVE, TRIMTAB_MODE_STABILIZED,
                                    TRIMTAB_MODE_PAPER};
@@ -69,10 +71,22 @@ class Reader {
   bool ok_ = true;
 };
 
-constexpr std::string_view kKeys[] = {
-    "run",  "ring_dir",   "rank",       "world_size", "local_rank",         "ring_bytes",
-    "act",  "lazy",       "mode",       "start_step", "sample_every_steps", "probe_rows",
-    "info", "emulate_storage", "overhead_budget", "shadow_tolerance"};
+constexpr std::string_view kKeys[] = {"run",
+                                      "ring_dir",
+                                      "rank",
+                                      "world_size",
+                                      "local_rank",
+                                      "ring_bytes",
+                                      "act",
+                                      "lazy",
+                                      "mode",
+                                      "start_step",
+                                      "sample_every_steps",
+                                      "probe_rows",
+                                      "info",
+                                      "emulate_storage",
+                                      "overhead_budget",
+                                      "shadow_tolerance"};
 
 bool ParseStorage(const std::string& name, ShimOptions* options) {
   for (const StorageName& row : kStorages) {

@@ -33,8 +33,8 @@ struct ShimOptions {
 // $TRIMTAB_EMULATE_STORAGE. False: *error is one line that names the key and what it may be.
 bool ParseOptions(const std::string& json, ShimOptions* options, std::string* error);
 
-const char* ModeName(uint32_t mode);       // "observe"
-const char* ModeEnumName(uint32_t mode);   // "KERNEL_MODE_OBSERVE"
+const char* ModeName(uint32_t mode);      // "observe"
+const char* ModeEnumName(uint32_t mode);  // "KERNEL_MODE_OBSERVE"
 
 }  // namespace trimtab::agent
 #endif  // TRIMTAB_AGENT_TORCH_OPTIONS_H_

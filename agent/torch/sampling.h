@@ -14,8 +14,8 @@ class SamplingPlan {
  public:
   static constexpr uint32_t kMinRows = 8;
   static constexpr uint32_t kMaxStride = 4096;
-  static constexpr int kWindowSteps = 32;   // steps that are looked at before a rung is changed
-  static constexpr int kWarmUpSteps = 4;    // first steps: compilation, page faults
+  static constexpr int kWindowSteps = 32;  // steps that are looked at before a rung is changed
+  static constexpr int kWarmUpSteps = 4;   // first steps: compilation, page faults
 
   // adaptive = false keeps the base plan (the fault injector measures every step).
   void Configure(uint32_t base_stride, uint32_t base_rows, double budget, bool adaptive);

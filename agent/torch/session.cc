@@ -147,8 +147,8 @@ void Session::Stop() {
 }
 
 void Session::UpdateEngaged() {
-  bool engaged = options_.storage != TRIMTAB_STORE_SAME || latch_->shadow_pending() ||
-                 modes_.other != TRIMTAB_MODE_NATIVE;
+  bool engaged =
+      options_.storage != TRIMTAB_STORE_SAME || latch_->shadow_pending() || modes_.other != TRIMTAB_MODE_NATIVE;
   for (const uint8_t mode : modes_.of_layer) engaged |= mode != TRIMTAB_MODE_NATIVE;
   engaged_.store(engaged && running(), std::memory_order_relaxed);
 }

@@ -34,18 +34,20 @@ class SpinLock {
 
 // What a forward has to do.
 struct ForwardPlan {
-  int record = -1;         // -1: pass by
-  int layer = -1;          // best guess
+  int record = -1;        // -1: pass by
+  uint64_t sequence = 0;  // of that record: it may be dropped before the call ends
+  int layer = -1;         // best guess
   uint32_t mode = TRIMTAB_MODE_NATIVE;
   bool recomputed = false;
-  bool shadow = false;     // compare this call with `shadow_mode`
+  bool shadow = false;  // compare this call with `shadow_mode`
   uint32_t shadow_mode = 0;
-  trimtab_head_stats* stats = nullptr;  // [heads], cleared: the forward of the fault injector fills it
+  bool measure = false;  // the step is sampled: a forward that can measure on the way should
 };
 
 // What a backward has to do.
 struct BackwardPlan {
-  int record = -1;      // -1: its forward is not known
+  int record = -1;  // -1: its forward is not known
+  uint64_t sequence = 0;
   uint32_t mode = TRIMTAB_MODE_NATIVE;
   bool probe = false;   // measure
   bool whole = false;   // all statistics; else only those that need O and dO
@@ -81,8 +83,9 @@ class Session {
   // --- calls ------------------------------------------------------------------------------------------------------
   // A forward that may be part of training. in_backward: called inside a backward, so it is a recomputation.
   ForwardPlan BeginForward(const ForwardCall& call, bool in_backward);
-  // Its output lies at `key`; forward_stats: plan.stats were filled; seconds: cost of the agent in this call.
-  void EndForward(const ForwardPlan& plan, const void* key, bool forward_stats, double seconds);
+  // Its output lies at `key`. stats: what the forward measured, empty when it did not; seconds: cost of the agent in
+  // this call.
+  void EndForward(const ForwardPlan& plan, const void* key, std::span<const trimtab_head_stats> stats, double seconds);
   void ReportShadow(int layer, bool good, const std::string& detail);
   // A call left alone. key: its output's storage, or nullptr. training: it could have been part of training.
   void PassBy(const char* op, const char* reason, const void* key, bool training);

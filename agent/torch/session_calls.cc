@@ -1,4 +1,5 @@
 // Attention calls: from the forward that opens a record to the backward that finishes it.
+#include <algorithm>
 #include <mutex>
 
 #include "agent/torch/session.h"
@@ -27,6 +28,7 @@ ForwardPlan Session::BeginForward(const ForwardCall& call, bool in_backward) {
       return plan;
     }
     const ForwardRecord& record = ledger_.record(plan.record);
+    plan.sequence = record.sequence;
     plan.recomputed = true;
     plan.mode = record.mode;
     plan.layer = ledger_.PredictLayer(plan.record);
@@ -40,6 +42,7 @@ ForwardPlan Session::BeginForward(const ForwardCall& call, bool in_backward) {
     return plan;
   }
   ForwardRecord& record = ledger_.record(plan.record);
+  plan.sequence = record.sequence;
   plan.layer = ledger_.PredictLayer(plan.record);
   plan.mode = record.mode = modes_.Of(plan.layer);
   record.sampled = sampled() && (plan.mode != TRIMTAB_MODE_NATIVE || options_.storage != TRIMTAB_STORE_SAME);
@@ -47,7 +50,7 @@ ForwardPlan Session::BeginForward(const ForwardCall& call, bool in_backward) {
   if (record.sampled) {
     record.stats.resize(call.signature.heads);
     ClearHeadStats(record.stats);
-    plan.stats = record.stats.data();
+    plan.measure = true;
   }
   if (latch_->WantsShadow(plan.layer)) {
     plan.shadow = true;
@@ -56,12 +59,18 @@ ForwardPlan Session::BeginForward(const ForwardCall& call, bool in_backward) {
   return plan;
 }
 
-void Session::EndForward(const ForwardPlan& plan, const void* key, bool forward_stats, double seconds) {
+void Session::EndForward(const ForwardPlan& plan, const void* key, std::span<const trimtab_head_stats> stats,
+                         double seconds) {
   if (!running() || plan.record < 0) return;
   std::lock_guard guard(lock_);
   overhead_seconds_ += seconds;
+  ForwardRecord& record = ledger_.record(plan.record);
+  if (record.sequence != plan.sequence) return ledger_.Forget(key);
   ledger_.Bind(plan.record, key);
-  if (forward_stats) ledger_.record(plan.record).has_forward_stats = true;
+  if (!stats.empty() && stats.size() == record.stats.size()) {
+    std::copy(stats.begin(), stats.end(), record.stats.begin());
+    record.has_forward_stats = true;
+  }
 }
 
 void Session::ReportShadow(int layer, bool good, const std::string& detail) {
@@ -89,6 +98,7 @@ BackwardPlan Session::BeginBackward(const char* op, const void* key) {
     return plan;
   }
   const ForwardRecord& record = ledger_.record(plan.record);
+  plan.sequence = record.sequence;
   plan.mode = record.mode;
   plan.probe = record.sampled && !record.done;  // a second backward over the same graph is not measured again
   plan.whole = !record.has_forward_stats;
@@ -97,12 +107,12 @@ BackwardPlan Session::BeginBackward(const char* op, const void* key) {
   return plan;
 }
 
-void Session::EndBackward(const BackwardPlan& plan, std::span<const trimtab_head_stats> stats,
-                          double seconds) {
+void Session::EndBackward(const BackwardPlan& plan, std::span<const trimtab_head_stats> stats, double seconds) {
   if (!running() || plan.record < 0) return;
   std::lock_guard guard(lock_);
   overhead_seconds_ += seconds;
   ForwardRecord& record = ledger_.record(plan.record);
+  if (record.sequence != plan.sequence) return;
   if (!record.done && stats.size() == record.stats.size()) {
     for (size_t head = 0; head < stats.size(); ++head) {
       plan.whole ? AddHeadStats(stats[head], &record.stats[head]) : AddDeltaStats(stats[head], &record.stats[head]);

@@ -8,8 +8,8 @@
 namespace trimtab::agent {
 namespace {
 
-constexpr int64_t kInfoMinNanos = 1'000'000'000;    // between two writes after a change
-constexpr int64_t kInfoMaxNanos = 10'000'000'000;   // counters alone: refreshed this often
+constexpr int64_t kInfoMinNanos = 1'000'000'000;   // between two writes after a change
+constexpr int64_t kInfoMaxNanos = 10'000'000'000;  // counters alone: refreshed this often
 
 int64_t SteadyNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -141,8 +141,7 @@ Json Session::InfoJson() {
 void Session::PublishInfo(bool force) {
   if (agent_ == nullptr) return;
   const int64_t now = SteadyNanos();
-  const bool changed =
-      info_dirty_ || coverage_.version() != info_version_ || ledger_.layers().size() != info_layers_;
+  const bool changed = info_dirty_ || coverage_.version() != info_version_ || ledger_.layers().size() != info_layers_;
   if (!force && now - info_written_nanos_ < (changed ? kInfoMinNanos : kInfoMaxNanos)) return;
   std::string json = InfoJson().Dump();
   if (json.size() > kMaxInfoBytes) {  // names give way to numbers

@@ -132,8 +132,7 @@ void Session::ControlAtBoundary() {
   LayerSet known;
   const auto& layers = ledger_.layers();
   for (size_t i = 0; taken && i < layers.size(); ++i) known[i] = layers[i].seen;
-  modes_changed_ =
-      latch_->AtBoundary(step_, UnixNanos(), known, options_.act, taken ? &command : nullptr, &modes_);
+  modes_changed_ = latch_->AtBoundary(step_, UnixNanos(), known, options_.act, taken ? &command : nullptr, &modes_);
   if (modes_changed_) info_dirty_ = true;
   UpdateEngaged();
 }
@@ -154,15 +153,15 @@ bool Session::CloseStep() {
     coverage_.PassBy(last_op_, "more than 1024 layers", over - reported_over_limit_);
     reported_over_limit_ = over;
   }
-  const double step_seconds =
-      last_boundary_nanos_ == 0 ? 0 : static_cast<double>(begin - last_boundary_nanos_) * 1e-9;
+  const double step_seconds = last_boundary_nanos_ == 0 ? 0 : static_cast<double>(begin - last_boundary_nanos_) * 1e-9;
   last_boundary_nanos_ = begin;
   step_seconds_ = step_seconds;
   WriteStep(now, step_seconds);
   const double overhead = overhead_seconds_;
   step_passed_base_ = coverage_.calls_passed;
   ResetStep();
-  if (step_ == options_.start_step + kSilentSteps && engaged() && coverage_.calls_hooked + coverage_.calls_passed == 0) {
+  if (step_ == options_.start_step + kSilentSteps && engaged() &&
+      coverage_.calls_hooked + coverage_.calls_passed == 0) {
     coverage_.Note("no attention call has reached a hooked operator: the job computes attention by other means");
   }
   if (sampling_.StepDone(overhead, step_seconds)) coverage_.ReplaceNote("sampling: ", sampling_.Describe());

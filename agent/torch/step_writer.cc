@@ -128,9 +128,8 @@ void StepWriter::Attention(const StepStats& stats) {
   const size_t cells = size_t{layers_} * heads_;
   for (size_t c = 0; c < id.floats.size(); ++c) {
     floats_.assign(cells, 0);
-    Cells(stats, [&](size_t at, const trimtab_head_stats& cell) {
-      floats_[at] = Summarize(cell).*kFloatColumns[c].value;
-    });
+    Cells(stats,
+          [&](size_t at, const trimtab_head_stats& cell) { floats_[at] = Summarize(cell).*kFloatColumns[c].value; });
     PutFloat(id.floats[c], layers_, heads_);
   }
   for (size_t c = 0; c < id.wholes.size(); ++c) {

@@ -23,9 +23,9 @@ struct StepReport {
   uint64_t step = 0;
   int64_t time_unix_nanos = 0;
   StepScalars scalars;
-  const StepStats* stats = nullptr;                             // nullptr or empty: not sampled
+  const StepStats* stats = nullptr;                                    // nullptr or empty: not sampled
   const std::vector<trimtab_activation_stats>* activations = nullptr;  // by layer
-  const SpectralTracker* spectral = nullptr;                    // nullptr: not visited in this step
+  const SpectralTracker* spectral = nullptr;                           // nullptr: not visited in this step
   const LayerModes* modes = nullptr;
   uint32_t layers = 0;  // attention layers known
 };

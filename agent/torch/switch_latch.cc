@@ -21,9 +21,7 @@ const char* SwitchLatch::state_name() const {
   return "";
 }
 
-bool SwitchLatch::Selected(uint32_t layer) const {
-  return command_.layer_count == 0 || Bit(command_.layers, layer);
-}
+bool SwitchLatch::Selected(uint32_t layer) const { return command_.layer_count == 0 || Bit(command_.layers, layer); }
 
 void SwitchLatch::Refuse(uint64_t plan, uint64_t next_step, const std::string& reason) {
   ack_(plan, TRIMTAB_ACK_REFUSED, next_step, reason);
@@ -34,7 +32,8 @@ void SwitchLatch::Prepare(const trimtab_command& command, uint64_t next_step, co
     return Refuse(command.plan, next_step, "the owner did not allow switches: start with --act or attach(act=True)");
   }
   if (state_ == State::kCommitted) {
-    return Refuse(command.plan, next_step, "plan " + std::to_string(command_.plan) + " is committed and not yet applied");
+    return Refuse(command.plan, next_step,
+                  "plan " + std::to_string(command_.plan) + " is committed and not yet applied");
   }
   if (command.mode < TRIMTAB_MODE_NATIVE || command.mode > TRIMTAB_MODE_PAPER) {
     return Refuse(command.plan, next_step, "mode " + std::to_string(command.mode) + " is not known here");
@@ -42,8 +41,9 @@ void SwitchLatch::Prepare(const trimtab_command& command, uint64_t next_step, co
   if (known.none()) return Refuse(command.plan, next_step, "no attention layer was seen yet");
   for (uint32_t layer = 0; command.layer_count != 0 && layer < TRIMTAB_MAX_LAYERS; ++layer) {
     if (Bit(command.layers, layer) && !known[layer]) {
-      return Refuse(command.plan, next_step, "layer " + std::to_string(layer) + " is not known; " +
-                                                 std::to_string(known.count()) + " layers were seen");
+      return Refuse(
+          command.plan, next_step,
+          "layer " + std::to_string(layer) + " is not known; " + std::to_string(known.count()) + " layers were seen");
     }
   }
   if (state_ != State::kIdle) {
@@ -67,8 +67,9 @@ void SwitchLatch::Commit(const trimtab_command& command, uint64_t next_step) {
   }
   if (next_step > command.effective_step) {
     state_ = State::kIdle;
-    return Refuse(command.plan, next_step, "late: step " + std::to_string(next_step) + " is next, after effective step " +
-                                               std::to_string(command.effective_step));
+    return Refuse(command.plan, next_step,
+                  "late: step " + std::to_string(next_step) + " is next, after effective step " +
+                      std::to_string(command.effective_step));
   }
   command_.effective_step = command.effective_step;
   state_ = State::kCommitted;
@@ -111,8 +112,9 @@ bool SwitchLatch::AtBoundary(uint64_t next_step, int64_t now_unix_nanos, const L
       ack_(command_.plan, TRIMTAB_ACK_PREPARED, next_step, "");
     } else if (command_.deadline_unix_nanos != 0 && now_unix_nanos > command_.deadline_unix_nanos) {
       state_ = State::kIdle;
-      Refuse(command_.plan, next_step, std::to_string(waiting_.count()) +
-                                           " layers were not called before the deadline, so nothing could be compared");
+      Refuse(command_.plan, next_step,
+             std::to_string(waiting_.count()) +
+                 " layers were not called before the deadline, so nothing could be compared");
     }
   }
   if (state_ == State::kCommitted && next_step >= command_.effective_step) return Apply(next_step, modes);

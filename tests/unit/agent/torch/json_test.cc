@@ -44,8 +44,8 @@ TEST(JsonTest, NonFiniteNumbersAreStringsAsInProtoJson) {
 }
 
 TEST(JsonTest, RefusesWhatIsNotJson) {
-  for (const char* text : {"", "{", "[1,]", "{\"a\"}", "{\"a\":1,}", "tru", "1 2", "\"a", "\"\\q\"", "\"\\ud800\"",
-                           "-", "0x1", "{1:2}", "\"\x01\"", "nan"}) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\"}", "{\"a\":1,}", "tru", "1 2", "\"a", "\"\\q\"", "\"\\ud800\"", "-",
+                           "0x1", "{1:2}", "\"\x01\"", "nan"}) {
     EXPECT_NE(ErrorOf(text), "") << text;
   }
 }

@@ -13,10 +13,11 @@ using Answer = std::tuple<trimtab_ack_state, uint64_t, uint64_t>;
 
 class SwitchLatchTest : public testing::Test {
  protected:
-  SwitchLatchTest() : latch_([this](uint64_t plan, trimtab_ack_state state, uint64_t step, const std::string& reason) {
-    answers_.emplace_back(state, plan, step);
-    reason_ = reason;
-  }) {
+  SwitchLatchTest()
+      : latch_([this](uint64_t plan, trimtab_ack_state state, uint64_t step, const std::string& reason) {
+          answers_.emplace_back(state, plan, step);
+          reason_ = reason;
+        }) {
     modes_.Fill(TRIMTAB_MODE_OBSERVE);
     known_[0] = known_[1] = known_[4] = true;
   }

@@ -1,5 +1,7 @@
 """Which calls count, and which layer they belong to."""
 
+import threading
+
 import pytest
 import torch
 
@@ -203,3 +205,32 @@ def test_errors_of_the_original_pass_through(shim):
     assert shim.coverage()["calls_hooked"] == 0  # counted when the step closes
     shim.ops.step_boundary("test")
     assert shim.coverage()["calls_hooked"] == 1
+
+
+def test_threads_that_train_at_once(shim):
+    # Two models on two threads, each naming its layers: no call is lost, none goes to the other's layers.
+    shim.start(emulate_storage="fp32")
+    failures = []
+
+    def work(first):
+        try:
+            model = models.Model(seed=first)
+            for i, block in enumerate(model.blocks):
+                block.register_forward_pre_hook(lambda *_, i=i: shim.ops.enter_layer(first + i))
+                block.register_forward_hook(lambda *_: shim.ops.enter_layer(-1))
+            for step in range(50):
+                models.loss_of(model, models.batch(step)).backward()
+        except BaseException as error:  # shown by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    shim.ops.step_boundary("test")
+    (step,) = shim.steps()
+    assert step["attention_calls"] == 2 * 2 * 50
+    assert rows(step) == [[50 * models.BATCH * models.LENGTH] * models.HEADS] * 4
+    assert shim.passed() == {} and shim.coverage()["errors"] == []

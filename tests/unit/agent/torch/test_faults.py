@@ -141,6 +141,6 @@ for i, block in enumerate(model.blocks):
     torch.ops.trimtab.set_projection(i, "q", block.qkv.weight, 0, 32, 4)
 models.train(model, 3)
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], timeout=600, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(shim.steps()) == 3
