@@ -47,7 +47,8 @@ using Item = std::variant<Work, Acked, Joined, Left, LookAtClock>;
 class ControllerImpl final : public Controller {
  public:
   ControllerImpl(ControllerOptions options, CommandLink* link, EventLog* events, Store* store)
-      : options_(std::move(options)), directory_(options_.runs_max),
+      : options_(std::move(options)),
+        directory_(options_.runs_max),
         desk_(options_, &directory_, link, events, store) {}
   ~ControllerImpl() override { Shutdown(); }
 
@@ -66,9 +67,7 @@ class ControllerImpl final : public Controller {
     Push(Joined{rank});
   }
   void OnRankUpdated(const RankKey& rank, const v1::RankInfo& info) override { directory_.Update(rank, info); }
-  void OnSteps(const RankKey& rank, absl::Span<const v1::Step* const> steps) override {
-    directory_.Steps(rank, steps);
-  }
+  void OnSteps(const RankKey& rank, absl::Span<const v1::Step* const> steps) override { directory_.Steps(rank, steps); }
   void OnRankLeft(const RankKey& rank, LeaveReason reason, const std::string& detail) override {
     directory_.Leave(rank, reason);
     Push(Left{rank, reason, detail});
@@ -93,8 +92,9 @@ class ControllerImpl final : public Controller {
     });
   }
   PlanOr Switch(const v1::SwitchRequest& r) override {
-    PlanDesk::Ask ask{r.run(), r.reason(), r.actor(), "", r.mode(), {r.layers().begin(), r.layers().end()},
-                      r.lead_steps(), r.deadline_seconds()};
+    PlanDesk::Ask ask{
+        r.run(),        r.reason(),          r.actor(), "", r.mode(), {r.layers().begin(), r.layers().end()},
+        r.lead_steps(), r.deadline_seconds()};
     return Answer([ask = std::move(ask)](PlanDesk& desk) { return desk.Switch(ask); });
   }
   PlanOr Rollback(const v1::RollbackRequest& r) override {
@@ -122,8 +122,8 @@ class ControllerImpl final : public Controller {
     std::unique_lock lock(mutex_);
     const auto open = [&] {
       const auto it = published_.find(plan);
-      return it != published_.end() && (it->second.state() == v1::PLAN_STATE_PREPARING ||
-                                        it->second.state() == v1::PLAN_STATE_PROPOSED);
+      return it != published_.end() &&
+             (it->second.state() == v1::PLAN_STATE_PREPARING || it->second.state() == v1::PLAN_STATE_PROPOSED);
     };
     changed_.wait_until(lock, until, [&] { return stop_ || !open(); });
     const auto it = published_.find(plan);

@@ -24,17 +24,17 @@
 namespace trimtab::server {
 
 struct ControllerOptions {
-  double deadline_seconds = 30;        // for PREPARE, unless the request names one
+  double deadline_seconds = 30;  // for PREPARE, unless the request names one
   double deadline_seconds_max = 600;
-  double applied_grace_seconds = 30;   // after the time at which the effective step is expected
+  double applied_grace_seconds = 30;  // after the time at which the effective step is expected
   uint32_t lead_steps_min = 20;
-  double lead_seconds = 2;             // lead = max(lead_steps_min, steps/s x lead_seconds)
+  double lead_seconds = 2;  // lead = max(lead_steps_min, steps/s x lead_seconds)
   uint32_t lead_steps_max = 100000;
   size_t runs_max = 1000;
-  size_t plans_kept_per_run = 64;      // finished ones; the oldest is overwritten
+  size_t plans_kept_per_run = 64;  // finished ones; the oldest is overwritten
   size_t open_proposals_per_run = 8;
-  size_t queue_max = 65536;            // acks and requests waiting for the thread; more are counted and dropped
-  double tick_seconds = 0.2;           // deadline resolution; 0: only Tick() does
+  size_t queue_max = 65536;                 // acks and requests waiting for the thread; more are counted and dropped
+  double tick_seconds = 0.2;                // deadline resolution; 0: only Tick() does
   std::function<int64_t()> now_unix_nanos;  // wall clock; null: the system's
 };
 
@@ -66,8 +66,8 @@ class Controller : public StepListener, public AckListener, public Actuator {
 
   struct Statistics {
     uint64_t plans = 0, applied = 0, refused = 0, aborted = 0, open_proposals = 0;
-    uint64_t acks_unknown = 0;      // for plans or ranks that are not waited for
-    uint64_t dropped = 0;           // queue full
+    uint64_t acks_unknown = 0;  // for plans or ranks that are not waited for
+    uint64_t dropped = 0;       // queue full
     uint64_t runs_refused = 0;
     uint64_t event_errors = 0;
   };

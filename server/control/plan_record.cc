@@ -25,8 +25,10 @@ bool PlanRecord::finished() const {
     case v1::PLAN_STATE_APPLIED:
     case v1::PLAN_STATE_REFUSED:
     case v1::PLAN_STATE_REJECTED:
-    case v1::PLAN_STATE_ABORTED: return true;
-    default: return false;
+    case v1::PLAN_STATE_ABORTED:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -75,8 +77,8 @@ absl::StatusOr<PlanRecord> DecodePlan(const std::string& text) {
       r.modes_before.emplace_back(m.at(0).get<uint32_t>(), static_cast<v1::KernelMode>(m.at(1).get<int>()));
     }
     for (const json& g : j.at("follow_ups")) {
-      r.follow_ups.push_back({static_cast<v1::KernelMode>(g.at("mode").get<int>()),
-                              g.at("layers").get<std::vector<uint32_t>>()});
+      r.follow_ups.push_back(
+          {static_cast<v1::KernelMode>(g.at("mode").get<int>()), g.at("layers").get<std::vector<uint32_t>>()});
     }
     r.evidence_json = j.at("evidence").get<std::string>();
   } catch (const json::exception& e) {

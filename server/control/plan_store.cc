@@ -44,8 +44,7 @@ absl::StatusOr<PlanRecord*> PlanStore::Add(const std::string& run) {
     for (const auto& [id, r] : of_run) used.insert(r->slot);
     while (used.contains(slot)) ++slot;
   } else {
-    const auto oldest =
-        std::find_if(of_run.begin(), of_run.end(), [](const auto& p) { return p.second->finished(); });
+    const auto oldest = std::find_if(of_run.begin(), of_run.end(), [](const auto& p) { return p.second->finished(); });
     if (oldest == of_run.end()) {
       return absl::ResourceExhaustedError(absl::StrCat("The run has ", of_run.size(), " open plans; reject some."));
     }

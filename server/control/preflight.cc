@@ -27,14 +27,15 @@ absl::Status CheckTarget(const RunView& view, v1::KernelMode mode, const std::ve
     return absl::InvalidArgumentError("The mode must be native, observe, stabilized or paper.");
   }
   if (layers.size() > kMaxLayers) {
-    return absl::InvalidArgumentError(absl::StrCat("At most ", kMaxLayers, " layers can be named; leave them out for all."));
+    return absl::InvalidArgumentError(
+        absl::StrCat("At most ", kMaxLayers, " layers can be named; leave them out for all."));
   }
   const uint32_t count = view.layers > 0 ? view.layers : kMaxLayers;
   for (const uint32_t l : layers) {
     if (l < count) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("There is no layer ", l, ": ", view.layers > 0 ? "the run has" : "a run has at most", " layers 0 to ",
-                     count - 1, "."));
+    return absl::InvalidArgumentError(absl::StrCat("There is no layer ", l, ": ",
+                                                   view.layers > 0 ? "the run has" : "a run has at most",
+                                                   " layers 0 to ", count - 1, "."));
   }
   return absl::OkStatus();
 }
@@ -53,10 +54,9 @@ absl::Status CheckRanks(const std::string& run, const RunView& view) {
         absl::StrCat("No rank of run ", QuoteName(run), " is connected; is the job still running?"));
   }
   if (!missing.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(RankList(missing), " of ", view.world_size, " of run ", QuoteName(run),
-                     missing.size() == 1 ? " is" : " are",
-                     " not connected; a switch needs every rank. Start trimtab on every rank, or wait until it is back."));
+    return absl::FailedPreconditionError(absl::StrCat(
+        RankList(missing), " of ", view.world_size, " of run ", QuoteName(run), missing.size() == 1 ? " is" : " are",
+        " not connected; a switch needs every rank. Start trimtab on every rank, or wait until it is back."));
   }
   if (!not_allowed.empty()) {
     return absl::FailedPreconditionError(
@@ -79,8 +79,8 @@ absl::Status CheckChanges(const RunView& view, v1::KernelMode mode, const std::v
     changes |= r.modes.empty();
   }
   if (!known || changes) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(LayersText(layers), " already ", layers.size() == 1 ? "runs " : "run ", ModeName(mode), " on every rank."));
+  return absl::FailedPreconditionError(absl::StrCat(
+      LayersText(layers), " already ", layers.size() == 1 ? "runs " : "run ", ModeName(mode), " on every rank."));
 }
 
 }  // namespace trimtab::server

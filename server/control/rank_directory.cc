@@ -50,7 +50,8 @@ void RankDirectory::Join(const RankKey& key, const v1::RankInfo& info,
   auto it = runs_.find(key.run);
   if (it == runs_.end()) {
     if (runs_.size() >= runs_max_) {
-      const auto idle = std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.second.view.connected() == 0; });
+      const auto idle =
+          std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.second.view.connected() == 0; });
       if (idle == runs_.end()) {
         ++runs_refused_;
         return;

@@ -70,7 +70,8 @@ class Service final : public v1::ControlService::Service {
         break;
       }
       if (!absl::IsDeadlineExceeded(decided.status())) return ToGrpc(decided.status());
-      if (context->IsCancelled()) return grpc::Status(grpc::StatusCode::CANCELLED, "The caller went away; the plan goes on.");
+      if (context->IsCancelled())
+        return grpc::Status(grpc::StatusCode::CANCELLED, "The caller went away; the plan goes on.");
       if (absl::Now() > until) return ToGrpc(decided.status());
     }
     *response->mutable_plan() = *std::move(plan);

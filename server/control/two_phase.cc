@@ -22,10 +22,14 @@ constexpr size_t kMaxReasonBytes = 300;
 
 const char* LeftText(LeaveReason reason) {
   switch (reason) {
-    case LeaveReason::kFinished: return "ended";
-    case LeaveReason::kDied: return "died";
-    case LeaveReason::kReplaced: return "was replaced by a new process";
-    case LeaveReason::kDisconnected: return "lost its connection";
+    case LeaveReason::kFinished:
+      return "ended";
+    case LeaveReason::kDied:
+      return "died";
+    case LeaveReason::kReplaced:
+      return "was replaced by a new process";
+    case LeaveReason::kDisconnected:
+      return "lost its connection";
   }
   return "left";
 }
@@ -139,10 +143,10 @@ Effects TwoPhase::Resume(int64_t now) {
 void TwoPhase::Commit(const RunView& view, int64_t now, Effects* out) {
   uint64_t highest = view.highest_step();
   for (const v1::RankState& rank : r_->plan.ranks()) highest = std::max(highest, rank.step());
-  const double by_rate = std::min(std::ceil(view.steps_per_second * options_.lead_seconds),
-                                  static_cast<double>(options_.lead_steps_max));
-  const uint64_t lead = r_->lead_steps > 0 ? r_->lead_steps
-                                           : std::max<uint64_t>(options_.lead_steps_min, static_cast<uint64_t>(by_rate));
+  const double by_rate =
+      std::min(std::ceil(view.steps_per_second * options_.lead_seconds), static_cast<double>(options_.lead_steps_max));
+  const uint64_t lead =
+      r_->lead_steps > 0 ? r_->lead_steps : std::max<uint64_t>(options_.lead_steps_min, static_cast<uint64_t>(by_rate));
   const double lead_seconds =
       view.steps_per_second > 0 ? std::min(static_cast<double>(lead) / view.steps_per_second, 86400.0) : 0;
   r_->plan.set_effective_step(highest + lead);
@@ -184,14 +188,14 @@ void TwoPhase::Undo(const std::string& why, int64_t now, Effects* out) {
 
 void TwoPhase::FinishUndo(int64_t now, Effects* out) {
   const auto& ranks = r_->plan.ranks();
-  const size_t switched = std::count_if(ranks.begin(), ranks.end(),
-                                        [](const v1::RankState& s) { return s.state() == kApplied; });
+  const size_t switched =
+      std::count_if(ranks.begin(), ranks.end(), [](const v1::RankState& s) { return s.state() == kApplied; });
   r_->undoing = false;
   r_->plan.set_state(v1::PLAN_STATE_ABORTED);
   r_->plan.set_finished_unix_nanos(now);
   const std::string why = r_->plan.outcome();
-  r_->plan.set_outcome(switched > 0 ? absl::StrCat("Aborted after commit: ", why, "; ", switched, " of ",
-                                                   ranks.size(), " ranks had switched and are rolled back.")
+  r_->plan.set_outcome(switched > 0 ? absl::StrCat("Aborted after commit: ", why, "; ", switched, " of ", ranks.size(),
+                                                   " ranks had switched and are rolled back.")
                                     : absl::StrCat("Aborted after commit: ", why, "; no rank had switched."));
   out->changed = true;
   Emit("switch_refused", switched > 0 ? v1::SEVERITY_CRITICAL : v1::SEVERITY_WARNING, r_->plan.effective_step(),
@@ -230,8 +234,8 @@ void TwoPhase::Advance(const Look& look, int64_t now, Effects* out) {
   }
 }
 
-// An answer that was under way when the plan ended, or comes twice: nothing to do. But a rank that switched although the
-// plan is off runs another kernel than the rest of its run, and a person has to know.
+// An answer that was under way when the plan ended, or comes twice: nothing to do. But a rank that switched although
+// the plan is off runs another kernel than the rest of its run, and a person has to know.
 void TwoPhase::AfterTheEnd(v1::RankState* rank, const v1::CommandAck& ack, Effects* out) {
   const bool switched_alone = ack.state() == v1::ACK_STATE_APPLIED && r_->plan.state() != v1::PLAN_STATE_APPLIED;
   if (!switched_alone || rank->state() == kApplied) return;
@@ -259,8 +263,10 @@ Effects TwoPhase::OnAck(const RankKey& key, const v1::CommandAck& ack, const Loo
       if (preparing) Set(rank, kPrepared, ack.step(), "");
       break;
     case v1::ACK_STATE_COMMITTED:
-      if (preparing) unexpected_ = true;
-      else if (rank->state() == kPrepared || rank->state() == kWaiting) Set(rank, kCommitted, ack.step(), "");
+      if (preparing)
+        unexpected_ = true;
+      else if (rank->state() == kPrepared || rank->state() == kWaiting)
+        Set(rank, kCommitted, ack.step(), "");
       break;
     case v1::ACK_STATE_APPLIED:
       if (preparing) {
@@ -268,7 +274,8 @@ Effects TwoPhase::OnAck(const RankKey& key, const v1::CommandAck& ack, const Loo
       } else if (ack.step() != r_->plan.effective_step()) {
         Set(rank, kApplied, ack.step(), "");
         Undo(absl::StrCat("rank ", rank->rank(), " switched at step ", ack.step(), " instead of ",
-                          r_->plan.effective_step()), now, &out);
+                          r_->plan.effective_step()),
+             now, &out);
       } else {
         Set(rank, kApplied, ack.step(), "");
       }
@@ -280,10 +287,14 @@ Effects TwoPhase::OnAck(const RankKey& key, const v1::CommandAck& ack, const Loo
       return out;
     }
     case v1::ACK_STATE_ABORTED:
-      if (r_->undoing) Set(rank, kAborted, ack.step(), "");
-      else Fail(rank, kAborted, "dropped the plan", now, &out);
+      if (r_->undoing)
+        Set(rank, kAborted, ack.step(), "");
+      else
+        Fail(rank, kAborted, "dropped the plan", now, &out);
       break;
-    default: unexpected_ = true; break;
+    default:
+      unexpected_ = true;
+      break;
   }
   Advance(look, now, &out);
   return out;
@@ -321,7 +332,8 @@ Effects TwoPhase::OnLeft(const RankKey& key, LeaveReason reason, const std::stri
   v1::RankState* rank = r_->in_flight() ? Find(key) : nullptr;
   if (rank == nullptr || Decided(*rank)) return out;
   if (reason == LeaveReason::kDisconnected) return out;  // it may come back before the deadline
-  Fail(rank, kGone, absl::StrCat(LeftText(reason), detail.empty() ? "" : ": ", ClipUtf8(detail, kMaxReasonBytes)), now, &out);
+  Fail(rank, kGone, absl::StrCat(LeftText(reason), detail.empty() ? "" : ": ", ClipUtf8(detail, kMaxReasonBytes)), now,
+       &out);
   return out;
 }
 
@@ -348,7 +360,8 @@ Effects TwoPhase::OnTick(const RunView& view, int64_t now) {
       if (++count <= 8) absl::StrAppend(&silent, silent.empty() ? "" : ", ", rank.rank());
     }
     Refuse(absl::StrCat(count == 1 ? "rank " : "ranks ", silent, count > 8 ? ", …" : "",
-                        " did not answer by the deadline"), now, &out);
+                        " did not answer by the deadline"),
+           now, &out);
     return out;
   }
   if (!late && !r_->resumed) return out;

@@ -27,8 +27,8 @@ struct Decision {
 
 // What the policy has to know of a run beside its steps.
 struct RunFacts {
-  bool act = false;                     // every rank's owner allowed switches
-  std::vector<v1::KernelMode> modes;    // by layer; empty: not known
+  bool act = false;                   // every rank's owner allowed switches
+  std::vector<v1::KernelMode> modes;  // by layer; empty: not known
   std::vector<std::string> layer_names;
 };
 

@@ -76,12 +76,9 @@ struct AsJson {
   }
   json operator()(const ZScoreParams& p) const {
     static constexpr const char* kSides[] = {"above", "below", "both"};
-    return {{"sigmas", p.sigmas},
-            {"clear_sigmas", p.clear_sigmas},
-            {"window_samples", p.window_samples},
-            {"min_samples", p.min_samples},
-            {"scale_floor", p.scale_floor},
-            {"side", kSides[static_cast<int>(p.side)]}};
+    return {
+        {"sigmas", p.sigmas},           {"clear_sigmas", p.clear_sigmas}, {"window_samples", p.window_samples},
+        {"min_samples", p.min_samples}, {"scale_floor", p.scale_floor},   {"side", kSides[static_cast<int>(p.side)]}};
   }
   json operator()(const GrowthParams& p) const {
     return {{"factor", p.factor},
@@ -101,13 +98,11 @@ struct AsJson {
   json operator()(const SignPersistenceParams& p) const {
     return {{"window_samples", p.window_samples}, {"share", p.share}, {"clear_share", p.clear_share}};
   }
-  json operator()(const NonFiniteParams& p) const {
-    return {{"loss_scaling_grace_steps", p.loss_scaling_grace_steps}};
-  }
+  json operator()(const NonFiniteParams& p) const { return {{"loss_scaling_grace_steps", p.loss_scaling_grace_steps}}; }
   json operator()(const ExplosionParams& p) const {
-    return {{"mean_samples", p.mean_samples},   {"rise", p.rise},
-            {"hold_samples", p.hold_samples},   {"falling_ratio", p.falling_ratio},
-            {"clear_rise", p.clear_rise},       {"noise_sigmas", p.noise_sigmas}};
+    return {{"mean_samples", p.mean_samples}, {"rise", p.rise},
+            {"hold_samples", p.hold_samples}, {"falling_ratio", p.falling_ratio},
+            {"clear_rise", p.clear_rise},     {"noise_sigmas", p.noise_sigmas}};
   }
   json operator()(const StallParams& p) const {
     return {{"median_step_times", p.median_step_times},
@@ -115,9 +110,7 @@ struct AsJson {
             {"repeat_limit", p.repeat_limit}};
   }
   json operator()(const MissingRankParams& p) const { return {{"at_least_seconds", p.at_least_seconds}}; }
-  json operator()(const MissingSignalParams& p) const {
-    return {{"present_before_samples", p.present_before_samples}};
-  }
+  json operator()(const MissingSignalParams& p) const { return {{"present_before_samples", p.present_before_samples}}; }
 };
 
 std::string Consequence(const Rule& rule) {
@@ -146,11 +139,16 @@ json DetectorJson(const DetectorParams& params) {
 
 std::string ModeName(v1::KernelMode mode) {
   switch (mode) {
-    case v1::KERNEL_MODE_NATIVE: return "native";
-    case v1::KERNEL_MODE_OBSERVE: return "observe";
-    case v1::KERNEL_MODE_STABILIZED: return "stabilized";
-    case v1::KERNEL_MODE_PAPER: return "paper";
-    default: return "unknown";
+    case v1::KERNEL_MODE_NATIVE:
+      return "native";
+    case v1::KERNEL_MODE_OBSERVE:
+      return "observe";
+    case v1::KERNEL_MODE_STABILIZED:
+      return "stabilized";
+    case v1::KERNEL_MODE_PAPER:
+      return "paper";
+    default:
+      return "unknown";
   }
 }
 

@@ -1,9 +1,9 @@
 #include "server/policy/detector_parser.h"
 
 #include <algorithm>
-#include "absl/strings/string_view.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace trimtab::server {
 namespace {
@@ -22,8 +22,10 @@ DetectorParams Threshold(YamlMap& map) {
   map.Number("clear_below", -kHuge, kHuge, &p.clear_below);
   map.Number("clear_above", -kHuge, kHuge, &p.clear_above);
   Require(map, p.above.has_value() != p.below.has_value(), "give either 'above' or 'below'.");
-  Require(map, !p.clear_below || (p.above && *p.clear_below <= *p.above), "'clear_below' goes with 'above' and may not exceed it.");
-  Require(map, !p.clear_above || (p.below && *p.clear_above >= *p.below), "'clear_above' goes with 'below' and may not be under it.");
+  Require(map, !p.clear_below || (p.above && *p.clear_below <= *p.above),
+          "'clear_below' goes with 'above' and may not exceed it.");
+  Require(map, !p.clear_above || (p.below && *p.clear_above >= *p.below),
+          "'clear_above' goes with 'below' and may not be under it.");
   return p;
 }
 
@@ -133,11 +135,16 @@ struct Entry {
 };
 
 constexpr Entry kDetectors[] = {
-    {"threshold", Threshold}, {"ratio_to_median", RatioToMedian},
-    {"zscore", ZScore},       {"growth", Growth},
-    {"cusum", Cusum},         {"sign_persistence", SignPersistence},
-    {"nonfinite", NonFinite}, {"explosion", Explosion},
-    {"stall", Stall},         {"missing_rank", MissingRank},
+    {"threshold", Threshold},
+    {"ratio_to_median", RatioToMedian},
+    {"zscore", ZScore},
+    {"growth", Growth},
+    {"cusum", Cusum},
+    {"sign_persistence", SignPersistence},
+    {"nonfinite", NonFinite},
+    {"explosion", Explosion},
+    {"stall", Stall},
+    {"missing_rank", MissingRank},
     {"missing_signal", MissingSignal},
 };
 

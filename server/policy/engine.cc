@@ -55,7 +55,11 @@ using Item = std::variant<Joined, Updated, Steps, Left, PlanEvent, LookAtClock>;
 class Engine final : public PolicyEngine {
  public:
   Engine(Policy policy, EventLog* events, Actuator* actuator, Store* store, PolicyEngineOptions options)
-      : policy_(std::move(policy)), table_(policy_), events_(events), actuator_(actuator), store_(store),
+      : policy_(std::move(policy)),
+        table_(policy_),
+        events_(events),
+        actuator_(actuator),
+        store_(store),
         options_(std::move(options)) {
     if (!options_.now_unix_nanos) options_.now_unix_nanos = SystemUnixNanos;
   }

@@ -20,9 +20,9 @@ namespace trimtab::server {
 struct PolicyEngineOptions {
   size_t queue_bytes_max = size_t{64} << 20;  // over all runs
   size_t runs_max = 1000;                     // further runs are counted and not watched
-  size_t fold_wait_steps_max = 256;           // how far the fastest rank may lead before a step is folded without the rest
-  double tick_seconds = 1;                    // how often stall and missing_rank look at the clock; 0: only Tick() does
-  std::function<int64_t()> now_unix_nanos;    // wall clock; null: the system's
+  size_t fold_wait_steps_max = 256;  // how far the fastest rank may lead before a step is folded without the rest
+  double tick_seconds = 1;           // how often stall and missing_rank look at the clock; 0: only Tick() does
+  std::function<int64_t()> now_unix_nanos;  // wall clock; null: the system's
 };
 
 class PolicyEngine : public StepListener, public EventListener {

@@ -165,16 +165,17 @@ void RunEvaluator::EvaluateGuard(size_t rule, const StepCells& cells, std::vecto
   RuleState& state = rules_[rule];
   if (!state.guard) return;
   const SignalCells* loss = Find(cells, "loss");
-  const std::optional<std::string> worse = state.guard->Feed(cells.step, ScalarOf(loss), HasNonFinite(loss),
-                                                             ScalarOf(Find(cells, "step_time_seconds")));
+  const std::optional<std::string> worse =
+      state.guard->Feed(cells.step, ScalarOf(loss), HasNonFinite(loss), ScalarOf(Find(cells, "step_time_seconds")));
   if (worse) {
     Decision d;
     d.kind = Decision::Kind::kRollback;
     d.rule = rule;
     d.step = cells.step;
     d.severity = v1::SEVERITY_CRITICAL;
-    d.message = absl::StrCat("The switch of ", policy_->rules[rule].name, " at step ", state.guard->effective_step(),
-                             " made things worse: ", *worse, ". Rolling back; the rule will not switch again in this run.");
+    d.message =
+        absl::StrCat("The switch of ", policy_->rules[rule].name, " at step ", state.guard->effective_step(),
+                     " made things worse: ", *worse, ". Rolling back; the rule will not switch again in this run.");
     d.evidence = {{"rule", policy_->rules[rule].name},
                   {"step", cells.step},
                   {"guard", state.guard->Json()},
@@ -210,9 +211,9 @@ std::vector<Decision> RunEvaluator::Look(int64_t now_unix_nanos, const std::vect
       for (size_t i = before; i < out.size(); ++i) {
         out[i].evidence["missing_ranks"] = missing;
         if (out[i].kind == Decision::Kind::kAlert) {
-          out[i].message = absl::StrCat(missing_count, missing_count == 1 ? " rank" : " ranks",
-                                        " of the job are not connected for ", NumberText(reading.score),
-                                        " s, the first is rank ", missing.empty() ? 0 : missing[0], ".");
+          out[i].message =
+              absl::StrCat(missing_count, missing_count == 1 ? " rank" : " ranks", " of the job are not connected for ",
+                           NumberText(reading.score), " s, the first is rank ", missing.empty() ? 0 : missing[0], ".");
         }
       }
     }

@@ -18,7 +18,10 @@ json RunEvaluator::Save() const {
       const Series& s = state.series[l];
       if (s.alarm.fired_step()) alarms.push_back({l, s.alarm.active(), *s.alarm.fired_step()});
     }
-    json j = {{"series", state.series.size()}, {"layered", state.layered}, {"switches", state.switches}, {"blocked", state.blocked}};
+    json j = {{"series", state.series.size()},
+              {"layered", state.layered},
+              {"switches", state.switches},
+              {"blocked", state.blocked}};
     if (!alarms.empty()) j["alarms"] = std::move(alarms);
     if (!state.series.empty() && state.series[0].detector) {
       if (const auto* e = std::get_if<ExplosionDetector>(&*state.series[0].detector); e && std::isfinite(e->best())) {
@@ -62,8 +65,8 @@ void RunEvaluator::Load(const json& state) {
       to.nonfinite->set_last_finite_step((*it)["last_finite_step"].get<uint64_t>());
     }
     if (const auto g = it->find("guard"); g != it->end() && policy_->rules[r].guard) {
-      to.guard.emplace(*policy_->rules[r].guard, g->value("effective_step", uint64_t{0}),
-                       g->value("loss", kNotKnown), g->value("step_time", kNotKnown));
+      to.guard.emplace(*policy_->rules[r].guard, g->value("effective_step", uint64_t{0}), g->value("loss", kNotKnown),
+                       g->value("step_time", kNotKnown));
     }
   }
 }

@@ -26,8 +26,8 @@ std::string RunEvaluator::LayerText(uint32_t layer) const {
   return absl::StrCat("layer ", layer);
 }
 
-std::string RunEvaluator::FiredMessage(size_t rule, std::optional<uint32_t> layer, double value,
-                                       const Reading& reading, const Where& where) const {
+std::string RunEvaluator::FiredMessage(size_t rule, std::optional<uint32_t> layer, double value, const Reading& reading,
+                                       const Where& where) const {
   const Rule& r = policy_->rules[rule];
   std::string text;
   if (rules_[rule].nonfinite) {
@@ -81,7 +81,8 @@ std::string RunEvaluator::ActionText(size_t rule, std::optional<uint32_t> layer)
   const std::string what =
       r.scope == Scope::kAll ? "all layers" : absl::StrCat("layer ", layer ? absl::StrCat(*layer) : "?");
   if (r.action.kind == ActionKind::kPropose) return absl::StrCat("Proposed: switch ", what, " to ", mode, ".");
-  if (const std::optional<std::string> why = WhyNoSwitch(rule)) return absl::StrCat("Nothing was switched: ", *why, ".");
+  if (const std::optional<std::string> why = WhyNoSwitch(rule))
+    return absl::StrCat("Nothing was switched: ", *why, ".");
   return absl::StrCat("Asking to switch ", what, " to ", mode, ".");
 }
 
@@ -92,8 +93,8 @@ json RunEvaluator::Precursors() const {
     for (size_t l = 0; l < rules_[r].series.size(); ++l) {
       const Alarm& alarm = rules_[r].series[l].alarm;
       if (!alarm.fired_step() || *alarm.fired_step() + kPrecursorSteps < last_step_) continue;
-      found.push_back({{"rule", policy_->rules[r].name}, {"layer", l}, {"step", *alarm.fired_step()},
-                       {"active", alarm.active()}});
+      found.push_back(
+          {{"rule", policy_->rules[r].name}, {"layer", l}, {"step", *alarm.fired_step()}, {"active", alarm.active()}});
     }
   }
   return found;

@@ -31,16 +31,15 @@ double StepHistory::MedianStepTimeBefore(uint64_t step) const {
   return Before(step, [](const Entry& e) { return e.step_time_seconds; }).Median();
 }
 
-std::optional<std::string> GuardWatch::Feed(uint64_t step, double loss, bool loss_nonfinite,
-                                            double step_time_seconds) {
+std::optional<std::string> GuardWatch::Feed(uint64_t step, double loss, bool loss_nonfinite, double step_time_seconds) {
   if (step < effective_step_) return std::nullopt;
   if (loss_nonfinite && guard_.nonfinite_loss) {
     return absl::StrCat("the loss is not finite ", step - effective_step_, " steps after the switch");
   }
   if (std::isfinite(loss)) {
     losses_.Push(loss);
-    const bool worse = guard_.loss_worse_by > 0 && std::isfinite(loss_before_) &&
-                       losses_.Mean() > loss_before_ + guard_.loss_worse_by;
+    const bool worse =
+        guard_.loss_worse_by > 0 && std::isfinite(loss_before_) && losses_.Mean() > loss_before_ + guard_.loss_worse_by;
     worse_in_row_ = worse ? worse_in_row_ + 1 : 0;
     if (worse_in_row_ >= guard_.loss_worse_for_samples) {
       return absl::StrCat("the mean loss is ", NumberText(losses_.Mean()), ", before the switch it was ",

@@ -40,7 +40,9 @@ class StepHistory {
 class GuardWatch {
  public:
   GuardWatch(const Guard& guard, uint64_t effective_step, double loss_before, double step_time_before)
-      : guard_(guard), effective_step_(effective_step), loss_before_(loss_before),
+      : guard_(guard),
+        effective_step_(effective_step),
+        loss_before_(loss_before),
         step_time_before_(step_time_before) {}
 
   // One step; NaN where it has no value. `loss_nonfinite`: some rank's loss is not finite. A sentence when the switch

@@ -87,8 +87,8 @@ struct ExplosionParams {
   double rise = 0.5;
   uint32_t hold_samples = 100;
   double falling_ratio = 0.5;
-  double clear_rise = 0.2;    // resolved when the mean is this close to its minimum again
-  double noise_sigmas = 0;    // the rise must also be this many sigmas of the mean's own noise
+  double clear_rise = 0.2;  // resolved when the mean is this close to its minimum again
+  double noise_sigmas = 0;  // the rise must also be this many sigmas of the mean's own noise
 };
 
 // No new highest step for longer than median_step_times x the median step time, and at least at_least_seconds; or the

@@ -56,7 +56,8 @@ void ParseSignals(YamlMap& map, Rule* rule) {
     map.problems()->Add(map.mark(), absl::StrCat(map.what(), " needs 'signal', the metric to watch."));
   }
   if (!nodes.empty() && IsRunLevel(rule->detector)) {
-    map.problems()->Add(nodes[0].Mark(), absl::StrCat("The detector ", DetectorName(rule->detector), " takes no signal."));
+    map.problems()->Add(nodes[0].Mark(),
+                        absl::StrCat("The detector ", DetectorName(rule->detector), " takes no signal."));
   }
 }
 
@@ -153,7 +154,8 @@ void ParseDocument(const YAML::Node& root, Policy* policy, Problems* problems) {
     if (!rules->IsSequence()) {
       problems->Add(rules->Mark(), "'rules' must be a list.");
     } else if (rules->size() > kMaxRules) {
-      problems->Add(rules->Mark(), absl::StrCat("A policy has at most ", kMaxRules, " rules, not ", rules->size(), "."));
+      problems->Add(rules->Mark(),
+                    absl::StrCat("A policy has at most ", kMaxRules, " rules, not ", rules->size(), "."));
     } else {
       for (const auto& r : *rules) ParseRule(r, policy, problems);
     }

@@ -41,17 +41,16 @@ void RunWatch::RefreshFacts() {
   evaluator_.SetFacts({act(), first.modes, first.layer_names});
 }
 
-std::vector<Decision> RunWatch::Leave(uint32_t rank, uint64_t incarnation, LeaveReason reason,
-                                      int64_t now_unix_nanos) {
+std::vector<Decision> RunWatch::Leave(uint32_t rank, uint64_t incarnation, LeaveReason reason, int64_t now_unix_nanos) {
   std::vector<Decision> out;
   fold_.Leave(rank, incarnation, reason == LeaveReason::kFinished);
   const bool ended = fold_.live() == 0 && (reason == LeaveReason::kFinished || reason == LeaveReason::kDied);
   TakeReady(ended, now_unix_nanos, &out);
   if (!ended) return out;
   ranks_.clear();
-  std::vector<Decision> closed = evaluator_.End(reason == LeaveReason::kFinished
-                                                    ? "closed: the run ended, it had not recovered"
-                                                    : "closed: the last rank died, it had not recovered");
+  std::vector<Decision> closed =
+      evaluator_.End(reason == LeaveReason::kFinished ? "closed: the run ended, it had not recovered"
+                                                      : "closed: the last rank died, it had not recovered");
   out.insert(out.end(), std::make_move_iterator(closed.begin()), std::make_move_iterator(closed.end()));
   return out;
 }
@@ -60,11 +59,19 @@ std::vector<Decision> RunWatch::Step(uint32_t rank, uint64_t incarnation, StepCe
   std::vector<Decision> out;
   const uint64_t step = cells.step;
   switch (fold_.Add(rank, incarnation, std::move(cells))) {
-    case RunFold::Added::kRepeat: evaluator_.OnRepeatedStep(); break;
+    case RunFold::Added::kRepeat:
+      evaluator_.OnRepeatedStep();
+      break;
     case RunFold::Added::kLate:
-    case RunFold::Added::kUnknownRank: ++steps_late_; break;
-    case RunFold::Added::kRestarted: out = evaluator_.Restart(step); RefreshFacts(); break;
-    case RunFold::Added::kQueued: break;
+    case RunFold::Added::kUnknownRank:
+      ++steps_late_;
+      break;
+    case RunFold::Added::kRestarted:
+      out = evaluator_.Restart(step);
+      RefreshFacts();
+      break;
+    case RunFold::Added::kQueued:
+      break;
   }
   TakeReady(false, now_unix_nanos, &out);
   return out;

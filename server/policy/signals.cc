@@ -70,9 +70,15 @@ void FoldCell(v1::Aggregation aggregation, const Cell& from, Cell* into) {
         into->worst_head = from.worst_head;
       }
       break;
-    case v1::AGGREGATION_SUM: into->value = into->sum; break;
-    case v1::AGGREGATION_MEAN: into->value = into->sum / into->values; break;
-    default: into->value = from.value; break;
+    case v1::AGGREGATION_SUM:
+      into->value = into->sum;
+      break;
+    case v1::AGGREGATION_MEAN:
+      into->value = into->sum / into->values;
+      break;
+    default:
+      into->value = from.value;
+      break;
   }
 }
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <unordered_map>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "server/policy/policy.h"
 #include "trimtab/v1/common.pb.h"
 #include "trimtab/v1/telemetry.pb.h"
@@ -29,10 +29,10 @@ class SignalTable {
 
 // One signal of one layer (or of the run, when it is a scalar) at one step, folded over heads and ranks.
 struct Cell {
-  double value = 0;            // of the finite and infinite values; NaN when there was none
-  double sum = 0;              // for means
-  uint32_t values = 0;         // ranks that gave a value
-  uint32_t nonfinite = 0;      // NaN or Inf seen (heads x ranks)
+  double value = 0;                                 // of the finite and infinite values; NaN when there was none
+  double sum = 0;                                   // for means
+  uint32_t values = 0;                              // ranks that gave a value
+  uint32_t nonfinite = 0;                           // NaN or Inf seen (heads x ranks)
   uint32_t worst_rank = 0, worst_head = 0;          // where the largest value is
   uint32_t nonfinite_rank = 0, nonfinite_head = 0;  // where the first non-finite one is
 };

@@ -182,8 +182,8 @@ void YamlMap::Finish() {
   std::vector<absl::string_view> known(asked_.begin(), asked_.end());
   for (const auto& [key, nodes] : entries_) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    problems_->Add(nodes.first.Mark(), absl::StrCat("Unknown key '", key.substr(0, 64), "' in ", what_, ".",
-                                                    DidYouMean(key, known)));
+    problems_->Add(nodes.first.Mark(),
+                   absl::StrCat("Unknown key '", key.substr(0, 64), "' in ", what_, ".", DidYouMean(key, known)));
   }
 }
 

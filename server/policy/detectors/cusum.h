@@ -13,8 +13,8 @@ class CusumDetector {
  public:
   explicit CusumDetector(const CusumParams& p) : p_(p), baseline_(p.baseline_samples) {}
 
-  // Unknown while the baseline is learned, and for ever when it is constant and scale_floor is 0. One value adds at most
-  // limit_sigmas, so that a single outlier does not stay in the sum for longer than limit / drift samples.
+  // Unknown while the baseline is learned, and for ever when it is constant and scale_floor is 0. One value adds at
+  // most limit_sigmas, so that a single outlier does not stay in the sum for longer than limit / drift samples.
   Reading Feed(const Sample& s) {
     if (!baseline_.full()) {
       if (std::isfinite(s.value)) baseline_.Push(s.value);
@@ -28,8 +28,10 @@ class CusumDetector {
     const double z = (s.value - median_) / sigma_;
     sum_ = std::max(0.0, sum_ + std::min(z, p_.limit_sigmas) - p_.drift_sigmas);
     sum_ = std::min(sum_, 2 * p_.limit_sigmas);  // a long fault must not take as long to clear
-    return {sum_ >= p_.limit_sigmas ? Verdict::kFiring : sum_ <= 0 ? Verdict::kClear : Verdict::kBetween, median_,
-            p_.limit_sigmas, sum_};
+    return {sum_ >= p_.limit_sigmas ? Verdict::kFiring
+            : sum_ <= 0             ? Verdict::kClear
+                                    : Verdict::kBetween,
+            median_, p_.limit_sigmas, sum_};
   }
 
  private:

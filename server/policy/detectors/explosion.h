@@ -35,7 +35,7 @@ class ExplosionDetector {
     }
     const bool lasting = held_samples_ >= p_.hold_samples;
     const bool falling = rise < p_.falling_ratio * peak_rise_ && held_samples_ < 3 * p_.hold_samples;
-    return {lasting && !falling    ? Verdict::kFiring
+    return {lasting && !falling     ? Verdict::kFiring
             : rise <= p_.clear_rise ? Verdict::kClear
                                     : Verdict::kBetween,
             best_, best_ + bound, rise};

@@ -31,9 +31,9 @@ class GrowthDetector {
     if (known) {
       r.bound = std::max(p_.factor * reference, p_.at_least);
       if (p_.pack_factor > 0) r.bound = std::max(r.bound, p_.pack_factor * s.pack_median);
-      r.verdict = s.value >= r.bound                                                     ? Verdict::kFiring
+      r.verdict = s.value >= r.bound                                                ? Verdict::kFiring
                   : s.value <= p_.clear_factor * reference || s.value < p_.at_least ? Verdict::kClear
-                                                                                         : Verdict::kBetween;
+                                                                                    : Verdict::kBetween;
       r.reference = reference;
       r.score = s.value / reference;
     }

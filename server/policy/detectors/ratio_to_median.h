@@ -18,9 +18,9 @@ class RatioToMedianDetector {
     if (!(s.pack_median > 0)) return {};
     const double bound = std::max(p_.factor * s.pack_median, p_.at_least);
     const double clear = p_.clear_factor * s.pack_median;
-    return {s.value >= bound                             ? Verdict::kFiring
-            : s.value <= clear || s.value < p_.at_least  ? Verdict::kClear
-                                                         : Verdict::kBetween,
+    return {s.value >= bound                            ? Verdict::kFiring
+            : s.value <= clear || s.value < p_.at_least ? Verdict::kClear
+                                                        : Verdict::kBetween,
             s.pack_median, bound, s.value / s.pack_median};
   }
 

@@ -13,8 +13,8 @@ inline constexpr double kNotKnown = std::numeric_limits<double>::quiet_NaN();
 // One value of one series, folded over ranks (and heads).
 struct Sample {
   uint64_t step = 0;
-  double value = 0;                  // +Inf is a value (it is above everything); NaN is not fed
-  double pack_median = kNotKnown;    // median of the other layers at this step; NaN with fewer than 2 others
+  double value = 0;                // +Inf is a value (it is above everything); NaN is not fed
+  double pack_median = kNotKnown;  // median of the other layers at this step; NaN with fewer than 2 others
 };
 
 enum class Verdict : uint8_t {

@@ -14,15 +14,15 @@ class ThresholdDetector {
   Reading Feed(const Sample& s) const {
     if (p_.above) {
       const double clear = p_.clear_below.value_or(*p_.above);
-      return {s.value > *p_.above    ? Verdict::kFiring
-              : s.value <= clear     ? Verdict::kClear
-                                     : Verdict::kBetween,
+      return {s.value > *p_.above ? Verdict::kFiring
+              : s.value <= clear  ? Verdict::kClear
+                                  : Verdict::kBetween,
               *p_.above, *p_.above, s.value};
     }
     const double clear = p_.clear_above.value_or(*p_.below);
-    return {s.value < *p_.below  ? Verdict::kFiring
-            : s.value >= clear   ? Verdict::kClear
-                                 : Verdict::kBetween,
+    return {s.value < *p_.below ? Verdict::kFiring
+            : s.value >= clear  ? Verdict::kClear
+                                : Verdict::kBetween,
             *p_.below, *p_.below, s.value};
   }
 

@@ -12,7 +12,8 @@ namespace trimtab::server {
 
 class ZScoreDetector {
  public:
-  explicit ZScoreDetector(const ZScoreParams& p) : p_(p), past_(p.window_samples, kPatienceWindows * size_t{p.window_samples}) {}
+  explicit ZScoreDetector(const ZScoreParams& p)
+      : p_(p), past_(p.window_samples, kPatienceWindows * size_t{p.window_samples}) {}
 
   // Compares, then learns. Unknown before min_samples, or when the past is constant and scale_floor is 0.
   Reading Feed(const Sample& s) {
@@ -25,12 +26,11 @@ class ZScoreDetector {
       const double sigma = few ? p_.scale_floor : std::max(SigmaOfMad(w.MedianDeviation(median)), p_.scale_floor);
       if (sigma > 0) {
         const double z = (s.value - median) / sigma;
-        const double sided = p_.side == ZScoreParams::Side::kBoth ? std::abs(z)
+        const double sided = p_.side == ZScoreParams::Side::kBoth    ? std::abs(z)
                              : p_.side == ZScoreParams::Side::kBelow ? -z
                                                                      : z;
-        const double sign = p_.side == ZScoreParams::Side::kBelow || (p_.side == ZScoreParams::Side::kBoth && z < 0)
-                                ? -1.0
-                                : 1.0;
+        const double sign =
+            p_.side == ZScoreParams::Side::kBelow || (p_.side == ZScoreParams::Side::kBoth && z < 0) ? -1.0 : 1.0;
         r.verdict = sided >= p_.sigmas         ? Verdict::kFiring
                     : sided <= p_.clear_sigmas ? Verdict::kClear
                                                : Verdict::kBetween;

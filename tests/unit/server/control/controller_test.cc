@@ -8,8 +8,8 @@
 namespace trimtab::server {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -201,8 +201,12 @@ TEST_F(ControllerTest, ProposalWaitsForAPerson) {
   FakeJob job(kRun, 2, 2, true);
   Start(&job);
   job.Step(5);
-  Actuator::Request ask{.run = kRun, .layers = {1}, .reason = "logit_runaway", .actor = "policy",
-                        .evidence_json = "{\"x\":1}", .needs_approval = true};
+  Actuator::Request ask{.run = kRun,
+                        .layers = {1},
+                        .reason = "logit_runaway",
+                        .actor = "policy",
+                        .evidence_json = "{\"x\":1}",
+                        .needs_approval = true};
   const auto proposal = controller_->Submit(ask);
   ASSERT_TRUE(proposal.ok()) << proposal.status();
   EXPECT_EQ(proposal->state(), v1::PLAN_STATE_PROPOSED);
@@ -219,8 +223,9 @@ TEST_F(ControllerTest, ProposalWaitsForAPerson) {
   EXPECT_EQ(plan->id(), proposal->id());
   job.Step(40);
   EXPECT_THAT(job.modes(1), ElementsAre(kObserve, kStabilized));
-  EXPECT_THAT(store_.Kinds(std::to_string(plan->id())), ElementsAre("proposal", "approved", "switch_planned",
-                                                                    "switch_prepared", "switch_committed", "switch_applied"));
+  EXPECT_THAT(
+      store_.Kinds(std::to_string(plan->id())),
+      ElementsAre("proposal", "approved", "switch_planned", "switch_prepared", "switch_committed", "switch_applied"));
   EXPECT_EQ(store_.Events("approved")[0].actor(), "bob");
   EXPECT_EQ(controller_->Approve(approve).status().code(), absl::StatusCode::kNotFound);
 }
@@ -301,7 +306,8 @@ TEST_F(ControllerTest, WaitDecided) {
   EXPECT_EQ(decided->state(), v1::PLAN_STATE_COMMITTING);
   ASSERT_TRUE(controller_->Submit({.run = kRun, .mode = v1::KERNEL_MODE_PAPER, .needs_approval = true}).ok());
   std::thread stop([&] { controller_->Shutdown(); });
-  EXPECT_EQ(controller_->WaitDecided(plan->id() + 1, absl::Seconds(60)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(controller_->WaitDecided(plan->id() + 1, absl::Seconds(60)).status().code(),
+            absl::StatusCode::kUnavailable);
   stop.join();
   EXPECT_EQ(Switch().status().code(), absl::StatusCode::kUnavailable);
 }

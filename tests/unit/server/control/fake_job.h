@@ -95,7 +95,8 @@ class FakeJob final : public CommandLink {
     return absl::OkStatus();
   }
 
-  // Every rank passes `steps` step boundaries: commands are read and answered, steps reported, the controller catches up.
+  // Every rank passes `steps` step boundaries: commands are read and answered, steps reported, the controller catches
+  // up.
   void Step(int steps = 1) {
     for (int i = 0; i < steps; ++i) {
       for (uint32_t rank = 0; rank < ranks_.size(); ++rank) StepRank(rank);
@@ -172,7 +173,8 @@ class FakeJob final : public CommandLink {
     switch (c.phase()) {
       case v1::COMMAND_PHASE_PREPARE:
         if (r->habit == Habit::kRefuses) {
-          answers->push_back(Ack(c.plan(), v1::ACK_STATE_REFUSED, r->next_step, "shadow comparison failed: 0.3 > 0.02"));
+          answers->push_back(
+              Ack(c.plan(), v1::ACK_STATE_REFUSED, r->next_step, "shadow comparison failed: 0.3 > 0.02"));
           return;
         }
         r->prepared = c;
@@ -195,7 +197,8 @@ class FakeJob final : public CommandLink {
           answers->push_back(Ack(c.plan(), v1::ACK_STATE_ABORTED, r->next_step));
         }
         return;
-      default: return;
+      default:
+        return;
     }
   }
 
@@ -210,7 +213,8 @@ class FakeJob final : public CommandLink {
       if (!r.alive || r.stuck) return;
       key = {run_, rank, r.incarnation};
       while (!r.inbox.empty() && r.habit != Habit::kSilent) {
-        if (r.habit == Habit::kDeafToCommit && r.inbox.front().phase() == v1::COMMAND_PHASE_COMMIT && r.late_steps > 0) {
+        if (r.habit == Habit::kDeafToCommit && r.inbox.front().phase() == v1::COMMAND_PHASE_COMMIT &&
+            r.late_steps > 0) {
           --r.late_steps;
           break;
         }

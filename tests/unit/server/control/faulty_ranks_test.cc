@@ -269,11 +269,11 @@ TEST_F(FaultyRanksTest, StrayAcksChangeNothing) {
   controller_->OnAck(job.Key(0), ack);
   ASSERT_TRUE(Switch().ok());
   ack.set_plan(1);
-  controller_->OnAck({kRun, 0, 99}, ack);       // a process of the past
-  controller_->OnAck({kRun, 9, 1}, ack);        // no rank of the run
-  controller_->OnAck({"another", 0, 1}, ack);   // another run
+  controller_->OnAck({kRun, 0, 99}, ack);      // a process of the past
+  controller_->OnAck({kRun, 9, 1}, ack);       // no rank of the run
+  controller_->OnAck({"another", 0, 1}, ack);  // another run
   ack.set_state(v1::ACK_STATE_APPLIED);
-  controller_->OnAck(job.Key(0), ack);          // a phase too early
+  controller_->OnAck(job.Key(0), ack);  // a phase too early
   controller_->Drain();
   EXPECT_EQ(controller_->statistics().acks_unknown, 5u);
   EXPECT_EQ(PlanNow(1).state(), v1::PLAN_STATE_PREPARING);

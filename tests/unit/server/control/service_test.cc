@@ -51,7 +51,8 @@ TEST_F(ServiceTest, SwitchReturnsWhenItIsDecidedOrAtOnce) {
     grpc::ClientContext context;
     const grpc::Status s = stub_->Switch(&context, request, &response);
     ASSERT_TRUE(s.ok()) << s.error_message();
-    EXPECT_TRUE(response.plan().state() == v1::PLAN_STATE_COMMITTING || response.plan().state() == v1::PLAN_STATE_APPLIED);
+    EXPECT_TRUE(response.plan().state() == v1::PLAN_STATE_COMMITTING ||
+                response.plan().state() == v1::PLAN_STATE_APPLIED);
     EXPECT_GT(response.plan().effective_step(), 0u);
   }
   while (PlanNow(response.plan().id()).state() != v1::PLAN_STATE_APPLIED) std::this_thread::yield();

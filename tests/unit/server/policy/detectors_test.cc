@@ -95,10 +95,10 @@ TEST(ZScore, ConstantPastNeedsAFloor) {
 }
 
 TEST(ZScore, SidesAreKept) {
-  ZScoreDetector below({.sigmas = 4, .window_samples = 8, .min_samples = 4, .scale_floor = 1,
-                        .side = ZScoreParams::Side::kBelow});
-  ZScoreDetector both({.sigmas = 4, .window_samples = 8, .min_samples = 4, .scale_floor = 1,
-                       .side = ZScoreParams::Side::kBoth});
+  ZScoreDetector below(
+      {.sigmas = 4, .window_samples = 8, .min_samples = 4, .scale_floor = 1, .side = ZScoreParams::Side::kBelow});
+  ZScoreDetector both(
+      {.sigmas = 4, .window_samples = 8, .min_samples = 4, .scale_floor = 1, .side = ZScoreParams::Side::kBoth});
   for (int i = 0; i < 8; ++i) (void)below.Feed(At(i, 0)), (void)both.Feed(At(i, 0));
   EXPECT_EQ(below.Feed(At(9, 50)).verdict, Verdict::kClear);
   EXPECT_EQ(below.Feed(At(9, -50)).verdict, Verdict::kFiring);
@@ -110,7 +110,7 @@ TEST(Growth, AgainstItsOwnPastAndTheFloor) {
   GrowthDetector d({.factor = 4, .clear_factor = 2, .window_steps = 640, .min_samples = 8, .at_least = 100});
   uint64_t step = 0;
   for (; step < 1000; step += 10) EXPECT_NE(d.Feed(At(step, 20)).verdict, Verdict::kFiring);
-  EXPECT_EQ(d.Feed(At(step += 10, 90)).verdict, Verdict::kClear);     // 4.5 x, under the floor
+  EXPECT_EQ(d.Feed(At(step += 10, 90)).verdict, Verdict::kClear);  // 4.5 x, under the floor
   EXPECT_EQ(d.Feed(At(step += 10, 100)).verdict, Verdict::kFiring);
   EXPECT_EQ(d.Feed(At(step += 10, 100)).bound, 100);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(d.Feed(At(step += 10, 110)).verdict, Verdict::kFiring);
@@ -136,7 +136,10 @@ TEST(Growth, PackAndMinimum) {
   EXPECT_EQ(pack.Feed(At(11, 30, 30)).verdict, Verdict::kBetween);  // all layers grow
   EXPECT_EQ(pack.Feed(At(12, 30, 10)).verdict, Verdict::kFiring);
   EXPECT_EQ(pack.Feed(At(13, 30)).verdict, Verdict::kUnknown);
-  GrowthDetector minimum({.factor = 3, .clear_factor = 2, .window_steps = 64, .min_samples = 2,
+  GrowthDetector minimum({.factor = 3,
+                          .clear_factor = 2,
+                          .window_steps = 64,
+                          .min_samples = 2,
                           .reference = GrowthParams::Reference::kMinimum});
   for (int i = 0; i < 10; ++i) (void)minimum.Feed(At(i, i == 3 ? 1 : 2));
   EXPECT_EQ(minimum.Feed(At(11, 3)).verdict, Verdict::kFiring);
@@ -222,7 +225,7 @@ TEST(Explosion, FallingBackIsNoExplosion) {
   for (; step < 50; ++step) r = d.Feed(At(step, 2));
   EXPECT_EQ(r.verdict, Verdict::kClear);
   for (int i = 0; i < 30; ++i) {
-    r = d.Feed(At(step++, 6 - 0.1 * i));  // falls: 6 to 3.1, the peak rise is about 4
+    r = d.Feed(At(step++, 6 - 0.1 * i));                                 // falls: 6 to 3.1, the peak rise is about 4
     EXPECT_TRUE(r.verdict != Verdict::kFiring || r.score >= 1.85) << i;  // half of the peak
   }
   EXPECT_NE(r.verdict, Verdict::kFiring);

@@ -300,7 +300,8 @@ TEST_F(EngineTest, ManyThreadsFeedManyRanks) {
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([this, rank] {
-      for (uint64_t step = 0; step < kSteps; ++step) Feed(rank, MakeStep(step, 2, {10, 20, 30, step < 400 ? 40.f : 300.f}));
+      for (uint64_t step = 0; step < kSteps; ++step)
+        Feed(rank, MakeStep(step, 2, {10, 20, 30, step < 400 ? 40.f : 300.f}));
     });
   }
   for (int i = 0; i < 20; ++i) {

@@ -111,8 +111,9 @@ TEST(Evaluator, SaysWhyNothingIsSwitched) {
   Replay r(kSwitchPolicy);  // the job does not allow it
   Steps(&r, 100, 104, {250, 30});
   ASSERT_THAT(r.Of("runaway"), SizeIs(1));
-  EXPECT_THAT(r.Of("runaway")[0].message, HasSubstr("Nothing was switched: the owner of the job did not allow it; start "
-                                                    "the job with `trimtab run --act` or attach(act=True)."));
+  EXPECT_THAT(r.Of("runaway")[0].message,
+              HasSubstr("Nothing was switched: the owner of the job did not allow it; start "
+                        "the job with `trimtab run --act` or attach(act=True)."));
   Replay already(kSwitchPolicy);
   already.evaluator().SetFacts({true, {v1::KERNEL_MODE_STABILIZED, v1::KERNEL_MODE_OBSERVE}, {}});
   Steps(&already, 100, 104, {250, 30});

@@ -9,7 +9,8 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Case E14: 19,560 steps; grad norm 15 at the start, later 2.02 at step 9025 (z near 98) and 1.44 at 7435, no harm done.
+// Case E14: 19,560 steps; grad norm 15 at the start, later 2.02 at step 9025 (z near 98) and 1.44 at 7435, no harm
+// done.
 TEST(HealthyLogs, E14_LlmcRaisesNoAlert) {
   Replay replay;
   size_t steps = 0;
@@ -49,7 +50,8 @@ TEST(HealthyLogs, E15_HugeFirstLossesRaiseNoAlert) {
 TEST(HealthyLogs, A29_FirstRealGradNormIsNoOutlier) {
   Replay replay;
   for (uint64_t step = 29020; step < 43680; step += 10) replay.Feed(step, {{"loss", {2.7}}, {"grad_norm", {0.0}}});
-  for (uint64_t step = 43680; step < 43780; step += 10) replay.Feed(step, {{"loss", {2.64}}, {"grad_norm", {17224.723}}});
+  for (uint64_t step = 43680; step < 43780; step += 10)
+    replay.Feed(step, {{"loss", {2.64}}, {"grad_norm", {17224.723}}});
   EXPECT_THAT(replay.Alerts(v1::SEVERITY_INFO), IsEmpty());
 }
 

@@ -49,7 +49,8 @@ TEST(PolicyParser, DefaultPolicyIsTheFileInDeploy) {
   for (const auto& rule : policy->rules) {
     const bool logit = rule.name == "logit_runaway" || rule.name == "logit_growth";
     EXPECT_EQ(rule.action.kind, logit ? ActionKind::kSwitch : ActionKind::kAlert) << rule.name;
-    for (const std::string& s : rule.signals) EXPECT_THAT(s, Not(testing::AnyOf(HasSubstr("tie"), HasSubstr("repeated"))));
+    for (const std::string& s : rule.signals)
+      EXPECT_THAT(s, Not(testing::AnyOf(HasSubstr("tie"), HasSubstr("repeated"))));
   }
 }
 
@@ -117,8 +118,8 @@ rules:
   EXPECT_THAT(policy->rules[6].signals, SizeIs(2));
   EXPECT_EQ(policy->rules[7].scope, Scope::kAll);
   EXPECT_FALSE(policy->rules[7].guard->nonfinite_loss);
-  const char* names[] = {"threshold", "ratio_to_median", "zscore", "growth", "cusum", "sign_persistence",
-                         "nonfinite", "explosion", "stall", "missing_rank", "missing_signal"};
+  const char* names[] = {"threshold", "ratio_to_median", "zscore", "growth",       "cusum",         "sign_persistence",
+                         "nonfinite", "explosion",       "stall",  "missing_rank", "missing_signal"};
   for (size_t i = 0; i < 11; ++i) {
     EXPECT_STREQ(DetectorName(policy->rules[i].detector), names[i]);
     EXPECT_EQ(DetectorJson(policy->rules[i].detector)["name"], names[i]);
@@ -190,7 +191,8 @@ TEST(PolicyParser, RulesThatMakeNoSenseAreRefused) {
 
 TEST(PolicyParser, BoundsHold) {
   std::string many = "version: 1\nrules:\n";
-  for (size_t i = 0; i <= kMaxRules; ++i) absl::StrAppend(&many, "  - {name: r", i, ", signal: loss, detector: nonfinite}\n");
+  for (size_t i = 0; i <= kMaxRules; ++i)
+    absl::StrAppend(&many, "  - {name: r", i, ", signal: loss, detector: nonfinite}\n");
   EXPECT_THAT(First(many), HasSubstr("at most 64 rules, not 65"));
   EXPECT_THAT(First(std::string(kMaxPolicyBytes + 1, ' ')), HasSubstr("longer than"));
   std::string keys = "version: 1\nrules: []\n";

@@ -116,8 +116,10 @@ inline std::vector<LogLine> ReadLog(const std::string& file) {
     for (const std::string& column : columns) {
       field.clear();
       std::getline(s, field, ',');
-      if (column == "segment") l.segment = field;
-      else if (column == "step") l.step = std::strtoull(field.c_str(), nullptr, 10);
+      if (column == "segment")
+        l.segment = field;
+      else if (column == "step")
+        l.step = std::strtoull(field.c_str(), nullptr, 10);
       else if (!field.empty()) {
         const size_t bar = column.find_last_of('_');
         const bool layer = bar + 2 == column.size() && std::isdigit(static_cast<unsigned char>(column.back()));

@@ -110,7 +110,8 @@ TEST(ReportedFailures, A15_BothSpikeOneDiverges) {
     for (uint64_t step = 0; step < 400; ++step) replay.Feed(step, {{"loss", {3.0 + 0.02 * std::sin(step)}}});
     for (uint64_t step = 400; step < 900; ++step) {
       const double after = static_cast<double>(step - 400);
-      replay.Feed(step, {{"loss", {recovers ? std::max(3.02, 9.0 - 0.059 * after) : 6.5 + 2.5 * std::exp(-after / 20)}}});
+      replay.Feed(step,
+                  {{"loss", {recovers ? std::max(3.02, 9.0 - 0.059 * after) : 6.5 + 2.5 * std::exp(-after / 20)}}});
     }
     EXPECT_THAT(replay.Steps("loss_spike"), ElementsAre(400)) << recovers;
     if (recovers) {

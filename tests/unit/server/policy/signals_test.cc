@@ -26,7 +26,8 @@ v1::MetricDescriptor Metric(uint32_t id, const std::string& name, v1::Aggregatio
 class SignalsTest : public ::testing::Test {
  protected:
   SignalsTest()
-      : policy_(*ParsePolicy(DefaultPolicyYaml())), table_(policy_),
+      : policy_(*ParsePolicy(DefaultPolicyYaml())),
+        table_(policy_),
         map_(MapMetrics(table_, {Metric(1, "loss", v1::AGGREGATION_MEAN, 0),
                                  Metric(2, "max_attention_logit", v1::AGGREGATION_MAX, 2),
                                  Metric(3, "spectral_norm_q", v1::AGGREGATION_MAX, 1),
