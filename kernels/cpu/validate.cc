@@ -11,8 +11,19 @@ namespace {
 
 thread_local char last_error[256] = "";
 
-bool IsDtype(int dtype) { return dtype >= TRIMTAB_F32 && dtype <= TRIMTAB_F16; }
-bool IsStorage(int storage) { return storage >= TRIMTAB_STORE_SAME && storage <= TRIMTAB_STORE_E5M2; }
+// What a C caller put into an enum, which may be no value of it.
+template <typename Enum>
+int Raw(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int raw;
+  std::memcpy(&raw, &value, sizeof raw);
+  return raw;
+}
+
+trimtab_kernel_status CheckChoice(const char* name, int value, int last) {
+  if (value >= 0 && value <= last) return TRIMTAB_KERNEL_OK;
+  return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "%s %d is unknown", name, value);
+}
 
 trimtab_kernel_status CheckSize(const char* name, int64_t value, int64_t min, int64_t max) {
   if (value >= min && value <= max) return TRIMTAB_KERNEL_OK;
@@ -58,21 +69,13 @@ trimtab_kernel_status CheckShape(const trimtab_attention& a) {
 }
 
 trimtab_kernel_status CheckChoices(const trimtab_attention& a) {
-  if (a.kind < TRIMTAB_ATTENTION_STANDARD || a.kind > TRIMTAB_ATTENTION_STABILIZED) {
-    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "attention kind %d is unknown", static_cast<int>(a.kind));
-  }
-  if (!IsStorage(a.storage)) {
-    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "storage %d is unknown", static_cast<int>(a.storage));
-  }
-  if (!IsDtype(a.dtype)) return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d is unknown", static_cast<int>(a.dtype));
-  if (a.causal < 0 || a.causal > 2) {
-    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "causal is %d, must be 0, 1 or 2", static_cast<int>(a.causal));
-  }
-  if (a.mask_kind < TRIMTAB_MASK_NONE || a.mask_kind > TRIMTAB_MASK_ADDITIVE) {
-    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "mask kind %d is unknown", static_cast<int>(a.mask_kind));
-  }
-  if (a.mask_kind == TRIMTAB_MASK_ADDITIVE && !IsDtype(a.mask_dtype)) {
-    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "mask dtype %d is unknown", static_cast<int>(a.mask_dtype));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("attention kind", Raw(a.kind), TRIMTAB_ATTENTION_STABILIZED));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("storage", Raw(a.storage), TRIMTAB_STORE_E5M2));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("dtype", Raw(a.dtype), TRIMTAB_F16));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("causal", a.causal, 2));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("mask kind", Raw(a.mask_kind), TRIMTAB_MASK_ADDITIVE));
+  if (a.mask_kind == TRIMTAB_MASK_ADDITIVE) {
+    TRIMTAB_RETURN_IF_ERROR(CheckChoice("mask dtype", Raw(a.mask_dtype), TRIMTAB_F16));
   }
   if (!std::isfinite(a.scale)) return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "scale is not finite");
   if (a.kind == TRIMTAB_ATTENTION_PAPER && a.beta != 0.0f && !(a.beta >= 1.0f && std::isfinite(a.beta))) {
@@ -191,10 +194,8 @@ trimtab_kernel_status Resolve(const trimtab_delta_preserve* from, DeltaJob* job)
   if (from == nullptr) return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "delta_preserve is NULL");
   trimtab_delta_preserve& d = job->d;
   if (!CopyVersioned(from, &d)) return BadStructSize("delta_preserve", from->struct_size, sizeof d);
-  if (!IsDtype(d.dtype)) return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d is unknown", static_cast<int>(d.dtype));
-  if (!IsStorage(d.storage)) {
-    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "storage %d is unknown", static_cast<int>(d.storage));
-  }
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("dtype", Raw(d.dtype), TRIMTAB_F16));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("storage", Raw(d.storage), TRIMTAB_STORE_E5M2));
   TRIMTAB_RETURN_IF_ERROR(CheckSize("batch", d.batch, 0, kMaxBatch));
   TRIMTAB_RETURN_IF_ERROR(CheckSize("heads", d.heads, 1, kMaxHeads));
   TRIMTAB_RETURN_IF_ERROR(CheckSize("rows", d.rows, 0, kMaxSequence));
@@ -214,7 +215,7 @@ trimtab_kernel_status Resolve(const trimtab_spectral* from, trimtab_spectral* s)
   last_error[0] = '\0';
   if (from == nullptr) return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "spectral is NULL");
   if (!CopyVersioned(from, s)) return BadStructSize("spectral", from->struct_size, sizeof *s);
-  if (!IsDtype(s->dtype)) return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d is unknown", static_cast<int>(s->dtype));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("dtype", Raw(s->dtype), TRIMTAB_F16));
   TRIMTAB_RETURN_IF_ERROR(CheckSize("rows", s->rows, 1, kMaxWeightDim));
   TRIMTAB_RETURN_IF_ERROR(CheckSize("columns", s->columns, 1, kMaxWeightDim));
   TRIMTAB_RETURN_IF_ERROR(CheckSize("slices", s->slices, 1, s->rows));
@@ -233,7 +234,7 @@ trimtab_kernel_status Resolve(const trimtab_spectral* from, trimtab_spectral* s)
 trimtab_kernel_status CheckActivation(trimtab_dtype dtype, const void* data, int64_t n, float threshold,
                                       const trimtab_activation_stats* stats) {
   last_error[0] = '\0';
-  if (!IsDtype(dtype)) return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d is unknown", static_cast<int>(dtype));
+  TRIMTAB_RETURN_IF_ERROR(CheckChoice("dtype", Raw(dtype), TRIMTAB_F16));
   if (stats == nullptr) return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "stats is NULL");
   if (n < 0 || (n > 0 && data == nullptr)) return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "n is negative or data is NULL");
   if (!(threshold >= 0.0f)) return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "threshold is negative or NaN");

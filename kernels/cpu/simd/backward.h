@@ -22,7 +22,7 @@ struct GradSpace {
 
   bool Take(const AttentionJob& job) {
     const auto& a = job.a;
-    keys = VisibleKeys(job, a.queries - 1);
+    keys = a.queries == 0 ? 0 : VisibleKeys(job, a.queries - 1);
     stride = ScoreStride(kGradKeys);
     dim_stride = RoundUp(a.head_dim, kPanel);
     value_stride = RoundUp(a.value_dim, kPanel);

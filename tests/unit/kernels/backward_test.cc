@@ -156,6 +156,16 @@ TEST(Backward, KeysThatNoRowSeesHaveZeroGradient) {
   }
 }
 
+TEST(Backward, NoQueriesGiveZeroKeyGradients) {
+  Problem p({1, 1, 1, 1, 6, 4, 4}, TRIMTAB_F32);
+  p.call.queries = 0;
+  ASSERT_EQ(p.Backward(), TRIMTAB_KERNEL_OK) << trimtab_kernel_error();
+  for (int64_t j = 0; j < 6; ++j) {
+    EXPECT_EQ(p.grad_k.Get(0, 0, j, 1), 0.0);
+    EXPECT_EQ(p.grad_v.Get(0, 0, j, 1), 0.0);
+  }
+}
+
 // A masked key holding NaN does not reach dQ through its score, and NaN stays inside its (batch, key/value head).
 TEST(Backward, NanStaysInItsHead) {
   std::mt19937 random(19);
