@@ -1,7 +1,6 @@
 #include "server/config/config.h"
 
 #include <CLI/CLI.hpp>
-
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -34,6 +33,20 @@ absl::Status ApplyConfigFile(const std::string& path, Config* config) {
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMaxConfigBytes) return absl::InvalidArgumentError(absl::StrCat(path, " is larger than 1 MiB"));
   return ApplyConfigText(path, text, config);
+}
+
+// As CLI11 takes them. "--http=" becomes "--http" and an empty value, which CLI11 would call missing.
+std::vector<std::string> ReversedArguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string argument = argv[i];
+    if (absl::StartsWith(argument, "--") && argument.find('=') == argument.size() - 1) {
+      arguments.emplace_back();
+      argument.pop_back();
+    }
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
 }
 
 // CLI11 says what is wrong; the nearest flag is our addition.
@@ -91,7 +104,8 @@ absl::Status CheckConfig(const Config& config) {
     if (!address.ok()) return address.status();
     if (!IsLoopback(address->host) && !config.allow_remote) {
       return absl::InvalidArgumentError(
-          absl::StrCat(key, " ", text, " is reachable from other machines, and connections are neither encrypted nor "
+          absl::StrCat(key, " ", text,
+                       " is reachable from other machines, and connections are neither encrypted nor "
                        "authenticated; use 127.0.0.1, or add --allow-remote if the network is trusted"));
     }
   }
@@ -123,7 +137,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv, 
     options[i]->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   try {
-    app.parse(argc, argv);
+    app.parse(ReversedArguments(argc, argv));
   } catch (const CLI::CallForHelp&) {
     result.message = app.help();
     return result;

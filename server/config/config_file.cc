@@ -18,9 +18,9 @@ absl::Status UnknownKey(const std::string& where, const std::string& key) {
   std::vector<std::string> known;
   for (const Setting& setting : Settings()) known.push_back(setting.key);
   const std::string near = DidYouMean(key, known);
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, "unknown key \"", key, "\"; ",
-                   near.empty() ? std::string("trimtabd --help lists all") : absl::StrCat("did you mean \"", near, "\"?")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      where, "unknown key \"", key, "\"; ",
+      near.empty() ? std::string("trimtabd --help lists all") : absl::StrCat("did you mean \"", near, "\"?")));
 }
 
 absl::Status ApplyDocument(const std::string& file, const YAML::Node& root, Config* config) {

@@ -13,7 +13,7 @@
 namespace trimtab::server {
 
 struct Setting {
-  std::string key;      // YAML: silent_after_seconds; flag: --silent-after-seconds
+  std::string key;  // YAML: silent_after_seconds; flag: --silent-after-seconds
   std::string help;
   bool is_switch = false;  // the flag takes no value
   // INVALID_ARGUMENT says what is allowed.

@@ -71,6 +71,7 @@ class DaemonImpl final : public Daemon {
   void Shutdown() override {
     if (std::exchange(stopped_, true)) return;
     ready_ = false;
+    if (grpc_.server != nullptr) grpc_.server->GetHealthCheckService()->SetServingStatus(false);
     // From the source to the sinks: nothing that arrived is lost on the way.
     if (ingest_ != nullptr) ingest_->Shutdown();
     if (policy_ != nullptr) policy_->Shutdown();
@@ -121,8 +122,8 @@ class DaemonImpl final : public Daemon {
     exporter_ = MetricsExporter::Create(registry_.get(), store_.get(), MetricsSettings());
     store_->AddEventListener(exporter_.get());
     TRIMTAB_ASSIGN_OR_RETURN(controller_, Controller::Create({}, ingest_.get(), store_.get(), store_.get()));
-    TRIMTAB_ASSIGN_OR_RETURN(
-        policy_, PolicyEngine::Create(std::move(policy), store_.get(), controller_.get(), store_.get()));
+    TRIMTAB_ASSIGN_OR_RETURN(policy_,
+                             PolicyEngine::Create(std::move(policy), store_.get(), controller_.get(), store_.get()));
     control_service_ = CreateControlService(controller_.get(), &policy_->policy());
     ingest_->AddStepListener(registry_.get());
     ingest_->AddStepListener(controller_.get());
@@ -173,9 +174,15 @@ class DaemonImpl final : public Daemon {
   }
 
   std::map<std::string, uint64_t> Limits() const {
-    return {{"message_bytes", kMaxMessageBytes}, {"run_name_bytes", kMaxRunNameBytes}, {"world_size", kMaxWorldSize},
-            {"layers", kMaxLayers},              {"heads", kMaxHeads},                 {"metrics", kMaxMetrics},
-            {"channels_per_stream", kMaxChannelsPerStream}, {"runs", config_.max_runs}, {"series", config_.max_series},
+    return {{"message_bytes", kMaxMessageBytes},
+            {"run_name_bytes", kMaxRunNameBytes},
+            {"world_size", kMaxWorldSize},
+            {"layers", kMaxLayers},
+            {"heads", kMaxHeads},
+            {"metrics", kMaxMetrics},
+            {"channels_per_stream", kMaxChannelsPerStream},
+            {"runs", config_.max_runs},
+            {"series", config_.max_series},
             {"queue_bytes", Mebibytes(config_.queue_mib)}};
   }
 
@@ -195,7 +202,8 @@ class DaemonImpl final : public Daemon {
     // Whole or not at all: whoever waits for the file may read it as soon as it is there.
     const std::string temporary = config_.ready_file + ".new";
     std::ofstream file(temporary, std::ios::trunc);
-    file << absl::StrCat("{\"grpc\":\"", grpc_address(), "\",\"http\":\"", http_address(), "\",\"pid\":", getpid(), "}\n");
+    file << absl::StrCat("{\"grpc\":\"", grpc_address(), "\",\"http\":\"", http_address(), "\",\"pid\":", getpid(),
+                         "}\n");
     file.close();
     if (!file || std::rename(temporary.c_str(), config_.ready_file.c_str()) != 0) {
       return absl::FailedPreconditionError(absl::StrCat("cannot write ", config_.ready_file, "; see --ready-file"));

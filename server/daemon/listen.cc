@@ -14,9 +14,9 @@
 namespace trimtab::server {
 namespace {
 
-constexpr int kKeepaliveMillis = 10000;         // a dead peer is noticed within the sum of these two
+constexpr int kKeepaliveMillis = 10000;  // a dead peer is noticed within the sum of these two
 constexpr int kKeepaliveTimeoutMillis = 10000;
-constexpr int kClientPingGapMillis = 5000;      // couriers may ping as often as this
+constexpr int kClientPingGapMillis = 5000;  // couriers may ping as often as this
 constexpr int kMaxSyncPollers = 4;
 
 // gRPC does not say why a port cannot be had, so ask the system the same question.

@@ -3,6 +3,7 @@
 #define TRIMTAB_SERVER_DAEMON_LISTEN_H_
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
 
 #include <memory>
 #include <vector>

@@ -25,7 +25,10 @@ constexpr size_t kReservedSeries = 4;
 class ExporterImpl final : public MetricsExporter {
  public:
   ExporterImpl(const Registry* registry, const Store* store, MetricsOptions options)
-      : registry_(registry), store_(store), options_(std::move(options)), start_unix_seconds_(absl::ToUnixSeconds(absl::Now())) {}
+      : registry_(registry),
+        store_(store),
+        options_(std::move(options)),
+        start_unix_seconds_(absl::ToUnixSeconds(absl::Now())) {}
 
   void OnEvent(const v1::Event& event) override { counts_.Add(event); }
 
@@ -86,14 +89,15 @@ class ExporterImpl final : public MetricsExporter {
       return age > (run.status() == "finished" ? options_.keep_finished_seconds : options_.keep_silent_seconds);
     });
     std::sort(runs.begin(), runs.end(), [](const v1::RunSummary& a, const v1::RunSummary& b) {
-      if (a.last_seen_unix_nanos() != b.last_seen_unix_nanos()) return a.last_seen_unix_nanos() > b.last_seen_unix_nanos();
+      if (a.last_seen_unix_nanos() != b.last_seen_unix_nanos())
+        return a.last_seen_unix_nanos() > b.last_seen_unix_nanos();
       return a.run() < b.run();
     });
     return runs;
   }
 
   void AddRun(const std::string& run, SeriesBudget* budget) const {
-    const auto state = registry_->State(run);
+    const auto state = registry_->Snapshot(run, /*with_ranks=*/false);
     if (!state.ok()) return;
     AddRunFamilies(*state, registry_->Counts(run), counts_.Of(run), options_.top_heads, absl::GetCurrentTimeNanos(),
                    budget);

@@ -38,23 +38,31 @@ constexpr LayerRow kLayers[] = {
     {"spectral_norm_k", "trimtab_spectral_norm", kSpectralHelp, "k"},
     {"spectral_norm_v", "trimtab_spectral_norm", kSpectralHelp, "v"},
     {"spectral_norm_o", "trimtab_spectral_norm", kSpectralHelp, "o"},
-    {"repeated_max_share", "trimtab_repeated_max_share", "Rows whose maximum repeats, mean over heads and ranks.", nullptr},
-    {"p_one_share", "trimtab_p_one_share", "Entries whose unnormalised P is exactly 1, mean over heads and ranks.", nullptr},
+    {"repeated_max_share", "trimtab_repeated_max_share", "Rows whose maximum repeats, mean over heads and ranks.",
+     nullptr},
+    {"p_one_share", "trimtab_p_one_share", "Entries whose unnormalised P is exactly 1, mean over heads and ranks.",
+     nullptr},
     {"attention_entropy", "trimtab_attention_entropy", "Entropy of attention rows in nats, mean over heads and ranks.",
      nullptr},
     {"sink_share", "trimtab_sink_share", "Probability of the first key, mean over heads and ranks.", nullptr},
-    {"attention_output_error", "trimtab_attention_output_error", "Relative rounding error of the stored output.", nullptr},
+    {"attention_output_error", "trimtab_attention_output_error", "Relative rounding error of the stored output.",
+     nullptr},
     {"activation_abs_max", "trimtab_activation_abs_max", "Largest magnitude of a block's output.", nullptr},
     {"activation_rms", "trimtab_activation_rms", "Root mean square of a block's output.", nullptr},
 };
 
 const char* ModeName(v1::KernelMode mode) {
   switch (mode) {
-    case v1::KERNEL_MODE_NATIVE: return "native";
-    case v1::KERNEL_MODE_OBSERVE: return "observe";
-    case v1::KERNEL_MODE_STABILIZED: return "stabilized";
-    case v1::KERNEL_MODE_PAPER: return "paper";
-    default: return "unknown";
+    case v1::KERNEL_MODE_NATIVE:
+      return "native";
+    case v1::KERNEL_MODE_OBSERVE:
+      return "observe";
+    case v1::KERNEL_MODE_STABILIZED:
+      return "stabilized";
+    case v1::KERNEL_MODE_PAPER:
+      return "paper";
+    default:
+      return "unknown";
   }
 }
 
@@ -68,7 +76,8 @@ LatestByName IndexLatest(const v1::RunState& state) {
   std::map<uint32_t, const v1::MetricDescriptor*> by_id;
   for (const v1::MetricDescriptor& metric : state.metrics()) by_id[metric.id()] = &metric;
   LatestByName latest;
-  for (const v1::Block& block : state.latest()) latest[by_id.at(block.metric())->name()] = {by_id.at(block.metric()), &block};
+  for (const v1::Block& block : state.latest())
+    latest[by_id.at(block.metric())->name()] = {by_id.at(block.metric()), &block};
   return latest;
 }
 
@@ -107,8 +116,10 @@ void AddHealth(const v1::RunState& state, const RunCounts& counts, const EventCo
                   {{"run", run}}, static_cast<double>(counts.steps));
   constexpr const char* kSwitches = "trimtab_switches_total";
   constexpr const char* kSwitchHelp = "Kernel switches by result: applied, refused, or rollback planned.";
-  budget->Counter(kSwitches, kSwitchHelp, {{"run", run}, {"result", "applied"}}, static_cast<double>(decisions.applied));
-  budget->Counter(kSwitches, kSwitchHelp, {{"run", run}, {"result", "refused"}}, static_cast<double>(decisions.refused));
+  budget->Counter(kSwitches, kSwitchHelp, {{"run", run}, {"result", "applied"}},
+                  static_cast<double>(decisions.applied));
+  budget->Counter(kSwitches, kSwitchHelp, {{"run", run}, {"result", "refused"}},
+                  static_cast<double>(decisions.refused));
   budget->Counter(kSwitches, kSwitchHelp, {{"run", run}, {"result", "rollback"}},
                   static_cast<double>(decisions.rollbacks));
   for (const auto& [rule, alerts] : decisions.alerts) {

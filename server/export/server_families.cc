@@ -42,9 +42,11 @@ void AddIngestFamilies(const IngestStatistics& s, SeriesBudget* budget) {
 void AddStoreFamilies(const Store::Statistics& s, SeriesBudget* budget) {
   budget->Counter("trimtab_store_rows_total", "Rows written.", {}, static_cast<double>(s.rows));
   budget->Counter("trimtab_store_values_total", "Values written.", {}, static_cast<double>(s.values));
-  budget->Counter("trimtab_store_synced_batches_total", "Write batches synced.", {}, static_cast<double>(s.synced_batches));
+  budget->Counter("trimtab_store_synced_batches_total", "Write batches synced.", {},
+                  static_cast<double>(s.synced_batches));
   budget->Gauge("trimtab_store_events", "Events in the audit log.", {}, static_cast<double>(s.events));
-  budget->Gauge("trimtab_store_bytes", "Bytes of table and log files on disk.", {}, static_cast<double>(s.bytes_on_disk));
+  budget->Gauge("trimtab_store_bytes", "Bytes of table and log files on disk.", {},
+                static_cast<double>(s.bytes_on_disk));
 }
 
 }  // namespace trimtab::server

@@ -2,6 +2,7 @@
 #ifndef TRIMTAB_SERVER_INGEST_CHANNEL_H_
 #define TRIMTAB_SERVER_INGEST_CHANNEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -28,6 +29,9 @@ struct Channel {
   const RankKey rank;
   const MetricTable metrics;
   const std::shared_ptr<Session> session;
+
+  // The writer refused the channel after the session had opened it: to the session it is closed.
+  std::atomic<bool> refused{false};
 
   // Touched by the session's reader only.
   uint64_t ring_dropped_steps = 0;

@@ -12,12 +12,17 @@ namespace {
 
 bool Answers(v1::AckState state, v1::CommandPhase phase) {
   switch (state) {
-    case v1::ACK_STATE_PREPARED: return phase == v1::COMMAND_PHASE_PREPARE;
+    case v1::ACK_STATE_PREPARED:
+      return phase == v1::COMMAND_PHASE_PREPARE;
     case v1::ACK_STATE_COMMITTED:
-    case v1::ACK_STATE_APPLIED: return phase == v1::COMMAND_PHASE_PREPARE || phase == v1::COMMAND_PHASE_COMMIT;
-    case v1::ACK_STATE_REFUSED: return true;
-    case v1::ACK_STATE_ABORTED: return true;
-    default: return false;
+    case v1::ACK_STATE_APPLIED:
+      return phase == v1::COMMAND_PHASE_PREPARE || phase == v1::COMMAND_PHASE_COMMIT;
+    case v1::ACK_STATE_REFUSED:
+      return true;
+    case v1::ACK_STATE_ABORTED:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -67,7 +72,9 @@ absl::Status ChannelTable::Send(const RankKey& rank, const v1::Command& command)
   }
   pending.push_back(command);
   const std::shared_ptr<Channel>& channel = found->second.channel;
-  if (!channel->welcomed) return absl::OkStatus();  // goes out with the Welcome
+  pending.back().set_channel(0);
+  if (!channel->welcomed) return absl::OkStatus();  // goes out right after the Welcome
+  pending.back().set_channel(channel->id);          // and is a redelivery from now on
   v1::ServerMessage message;
   *message.mutable_command() = command;
   message.mutable_command()->set_channel(channel->id);
@@ -83,12 +90,12 @@ std::vector<v1::Command> ChannelTable::Welcomed(const std::shared_ptr<Channel>& 
   std::vector<v1::Command> again;
   const auto found = pending_.find(channel->rank);
   if (found == pending_.end()) return again;
-  for (const v1::Command& command : found->second) {
+  for (v1::Command& command : found->second) {
     if (command.deadline_unix_nanos() != 0 && command.deadline_unix_nanos() < now) continue;
+    if (command.channel() != 0) ++counters_->commands_redelivered;
+    command.set_channel(channel->id);
     again.push_back(command);
-    again.back().set_channel(channel->id);
   }
-  counters_->commands_redelivered += again.size();
   return again;
 }
 

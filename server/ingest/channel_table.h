@@ -31,8 +31,7 @@ class ChannelTable {
 
   // Makes `channel` the one of its rank and queues its Hello. Returns who holds the rank when another incarnation
   // does, whose stream is alive; nothing is queued then. The same incarnation is always taken over: it reconnected.
-  std::optional<std::string> Claim(const std::shared_ptr<Channel>& channel,
-                                   std::unique_ptr<v1::AgentMessage> hello);
+  std::optional<std::string> Claim(const std::shared_ptr<Channel>& channel, std::unique_ptr<v1::AgentMessage> hello);
 
   // Gives up the channel's claim, if it has one, and queues the leave.
   void Release(const std::shared_ptr<Channel>& channel, LeaveReason reason, const std::string& detail);

@@ -6,19 +6,34 @@ namespace trimtab::server {
 
 absl::string_view RefusalReasonName(RefusalReason reason) {
   switch (reason) {
-    case RefusalReason::kMessageTooLarge: return "message_too_large";
-    case RefusalReason::kBadMessage: return "bad_message";
-    case RefusalReason::kTooManyChannels: return "too_many_channels";
-    case RefusalReason::kProtocolVersion: return "protocol_version";
-    case RefusalReason::kBadRunName: return "bad_run_name";
-    case RefusalReason::kBadRank: return "bad_rank";
-    case RefusalReason::kBadRankInfo: return "bad_rank_info";
-    case RefusalReason::kBadMetric: return "bad_metric";
-    case RefusalReason::kBadShape: return "bad_shape";
-    case RefusalReason::kBadSequence: return "bad_sequence";
-    case RefusalReason::kDuplicateRank: return "duplicate_rank";
-    case RefusalReason::kOverload: return "overload";
-    case RefusalReason::kCount: break;
+    case RefusalReason::kMessageTooLarge:
+      return "message_too_large";
+    case RefusalReason::kBadMessage:
+      return "bad_message";
+    case RefusalReason::kTooManyChannels:
+      return "too_many_channels";
+    case RefusalReason::kProtocolVersion:
+      return "protocol_version";
+    case RefusalReason::kBadRunName:
+      return "bad_run_name";
+    case RefusalReason::kBadRank:
+      return "bad_rank";
+    case RefusalReason::kBadRankInfo:
+      return "bad_rank_info";
+    case RefusalReason::kBadMetric:
+      return "bad_metric";
+    case RefusalReason::kBadShape:
+      return "bad_shape";
+    case RefusalReason::kBadSequence:
+      return "bad_sequence";
+    case RefusalReason::kDuplicateRank:
+      return "duplicate_rank";
+    case RefusalReason::kOverload:
+      return "overload";
+    case RefusalReason::kStore:
+      return "store";
+    case RefusalReason::kCount:
+      break;
   }
   return "unknown";
 }

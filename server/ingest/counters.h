@@ -14,17 +14,18 @@ namespace trimtab::server {
 // Why something was refused; each is one value of the label `reason`.
 enum class RefusalReason : size_t {
   kMessageTooLarge,
-  kBadMessage,        // no body, a channel used before its Hello
+  kBadMessage,  // no body, a channel used before its Hello
   kTooManyChannels,
   kProtocolVersion,
   kBadRunName,
-  kBadRank,           // rank ≥ world size, world size out of range, incarnation 0
-  kBadRankInfo,       // layers, heads or size over the limit; not the rank that said Hello
-  kBadMetric,         // schema rows over the limit or malformed, unknown id in a step
-  kBadShape,          // axes, extents or value count
+  kBadRank,      // rank ≥ world size, world size out of range, incarnation 0
+  kBadRankInfo,  // layers, heads or size over the limit; not the rank that said Hello
+  kBadMetric,    // schema rows over the limit or malformed, unknown id in a step
+  kBadShape,     // axes, extents or value count
   kBadSequence,
   kDuplicateRank,
-  kOverload,          // the peer does not read its answers
+  kOverload,  // the peer does not read its answers
+  kStore,     // the store refused the rank (a metric id that means something else) or failed
   kCount,
 };
 absl::string_view RefusalReasonName(RefusalReason reason);
@@ -35,11 +36,11 @@ inline constexpr std::array<double, 12> kCommitBounds = {0.0005, 0.001, 0.0025, 
 
 struct IngestStatistics {
   uint64_t messages = 0, bytes = 0, steps = 0, values = 0;
-  uint64_t duplicate_steps = 0;   // below the durable sequence: answered, not stored again
-  uint64_t orphan_messages = 0;   // for a channel that had been refused or closed
+  uint64_t duplicate_steps = 0;                              // below the durable sequence: answered, not stored again
+  uint64_t orphan_messages = 0;                              // for a channel that had been refused or closed
   uint64_t ring_dropped_steps = 0, spool_dropped_steps = 0;  // as couriers report them
   uint64_t commits = 0, commit_failures = 0;
-  uint64_t pauses = 0;            // a stream was not read because the queue was full
+  uint64_t pauses = 0;  // a stream was not read because the queue was full
   uint64_t commands_sent = 0, commands_redelivered = 0, commands_expired = 0;
   uint64_t queue_messages = 0, queue_bytes = 0, streams = 0, channels = 0;  // now
   std::array<uint64_t, static_cast<size_t>(RefusalReason::kCount)> refusals{};

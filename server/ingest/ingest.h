@@ -19,9 +19,9 @@ namespace trimtab::server {
 struct IngestOptions {
   size_t queue_bytes = size_t{64} << 20;
   size_t max_commit_bytes = size_t{8} << 20;  // steps that share one sync
-  double alive_window_seconds = 30;  // a rank whose courier sent nothing for so long may be taken over
-  uint32_t sample_every_steps = 0;   // probe plan for Welcome; 0 leaves the agent's own
-  double retry_seconds = 1;          // after a failed commit
+  double alive_window_seconds = 30;           // a rank whose courier sent nothing for so long may be taken over
+  uint32_t sample_every_steps = 0;            // probe plan for Welcome; 0 leaves the agent's own
+  double retry_seconds = 1;                   // after a failed commit
   double refusal_event_gap_seconds = 10;
 };
 

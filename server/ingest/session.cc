@@ -60,9 +60,12 @@ void Session::Handle(std::unique_ptr<v1::AgentMessage> message) {
   ++shared_.counters->messages;
   shared_.counters->bytes += bytes;
   switch (message->body_case()) {
-    case v1::AgentMessage::kHello: return HandleHello(std::move(message), bytes);
-    case v1::AgentMessage::kSteps: return HandleSteps(std::move(message), bytes);
-    case v1::AgentMessage::kUpdate: return HandleUpdate(std::move(message), bytes);
+    case v1::AgentMessage::kHello:
+      return HandleHello(std::move(message), bytes);
+    case v1::AgentMessage::kSteps:
+      return HandleSteps(std::move(message), bytes);
+    case v1::AgentMessage::kUpdate:
+      return HandleUpdate(std::move(message), bytes);
     case v1::AgentMessage::kAck: {
       const auto channel = FindChannel(message->ack().channel());
       if (channel == nullptr) return;
@@ -83,10 +86,12 @@ void Session::Handle(std::unique_ptr<v1::AgentMessage> message) {
       spool_dropped_steps_ = std::max(spool_dropped_steps_, dropped);
       return;
     }
-    case v1::AgentMessage::BODY_NOT_SET: break;
+    case v1::AgentMessage::BODY_NOT_SET:
+      break;
   }
-  Refuse(0, {RefusalReason::kBadMessage, absl::StatusCode::kInvalidArgument,
-             "a message without a known body; install matching versions of trimtab and trimtabd"},
+  Refuse(0,
+         {RefusalReason::kBadMessage, absl::StatusCode::kInvalidArgument,
+          "a message without a known body; install matching versions of trimtab and trimtabd"},
          /*fatal=*/true);
 }
 
@@ -94,29 +99,31 @@ void Session::HandleHello(std::unique_ptr<v1::AgentMessage> message, size_t byte
   const v1::Hello& hello = message->hello();
   const uint32_t id = hello.channel();
   const auto known = channels_.find(id);
-  if (known != channels_.end() && known->second != nullptr) {
+  if (known != channels_.end() && known->second != nullptr && !known->second->refused) {
     return CloseChannel(known->second, {RefusalReason::kBadMessage, absl::StatusCode::kInvalidArgument,
                                         absl::StrCat("channel ", id, " is open already; number channels uniquely")});
   }
   if (known == channels_.end() && channels_.size() >= kMaxChannelsPerStream) {
-    return Refuse(id, {RefusalReason::kTooManyChannels, absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("the stream has used ", channels_.size(), " channels, the limit is ",
-                                    kMaxChannelsPerStream, "; use ids of closed channels again or another stream")},
+    return Refuse(id,
+                  {RefusalReason::kTooManyChannels, absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the stream has used ", channels_.size(), " channels, the limit is ",
+                                kMaxChannelsPerStream, "; use ids of closed channels again or another stream")},
                   /*fatal=*/false);
   }
   channels_[id] = nullptr;
   if (bytes > kMaxMessageBytes) {
-    return Refuse(id, {RefusalReason::kMessageTooLarge, absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("Hello of ", bytes, " bytes, the limit is ", kMaxMessageBytes)},
+    return Refuse(id,
+                  {RefusalReason::kMessageTooLarge, absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("Hello of ", bytes, " bytes, the limit is ", kMaxMessageBytes)},
                   /*fatal=*/false);
   }
   if (const auto bad = ValidateHello(hello)) return Refuse(id, *bad, /*fatal=*/false);
   const auto channel = std::make_shared<Channel>(shared_from_this(), hello);
   if (const auto holder = shared_.table->Claim(channel, std::move(message))) {
-    const std::string text = absl::StrCat("rank ", channel->rank.rank, " of run ", QuoteName(channel->rank.run),
-                                          " is already reporting: ", *holder, "; this is incarnation ",
-                                          channel->rank.incarnation, " through ", peer_,
-                                          ". Give the second job another run name or rank");
+    const std::string text =
+        absl::StrCat("rank ", channel->rank.rank, " of run ", QuoteName(channel->rank.run),
+                     " is already reporting: ", *holder, "; this is incarnation ", channel->rank.incarnation,
+                     " through ", peer_, ". Give the second job another run name or rank");
     Refuse(id, {RefusalReason::kDuplicateRank, absl::StatusCode::kAlreadyExists, text}, /*fatal=*/false);
     WriteItem item{.kind = WriteItem::Kind::kEvent};
     item.event.set_run(channel->rank.run);
@@ -133,7 +140,7 @@ void Session::HandleSteps(std::unique_ptr<v1::AgentMessage> message, size_t byte
   const auto channel = FindChannel(batch.channel());
   if (channel == nullptr) return;
   if (bytes > kMaxMessageBytes) {
-    return CloseChannel(channel, {RefusalReason::kMessageTooLarge, absl::StatusCode::kResourceExhausted,
+    return CloseChannel(channel, {RefusalReason::kMessageTooLarge, absl::StatusCode::kInvalidArgument,
                                   absl::StrCat("StepBatch of ", bytes, " bytes, the limit is ", kMaxMessageBytes,
                                                "; send fewer steps a message")});
   }
@@ -155,16 +162,18 @@ void Session::HandleUpdate(std::unique_ptr<v1::AgentMessage> message, size_t byt
 std::shared_ptr<Channel> Session::FindChannel(uint32_t id) {
   const auto found = channels_.find(id);
   if (found != channels_.end()) {
-    if (found->second == nullptr) ++shared_.counters->orphan_messages;
-    return found->second;
+    if (found->second != nullptr && !found->second->refused) return found->second;
+    ++shared_.counters->orphan_messages;
+    return nullptr;
   }
-  Refuse(id, {RefusalReason::kBadMessage, absl::StatusCode::kFailedPrecondition,
-              absl::StrCat("channel ", id, " has no Hello; send one first")},
+  Refuse(id,
+         {RefusalReason::kBadMessage, absl::StatusCode::kFailedPrecondition,
+          absl::StrCat("channel ", id, " has no Hello; send one first")},
          /*fatal=*/false);
   return nullptr;
 }
 
-void Session::CloseChannel(const std::shared_ptr<Channel>& channel, const Rejection& rejection) {
+void Session::CloseChannel(std::shared_ptr<Channel> channel, const Rejection& rejection) {
   channels_[channel->id] = nullptr;
   shared_.table->Release(channel, LeaveReason::kDisconnected, rejection.message);
   Refuse(channel->id, rejection, /*fatal=*/false, channel->rank.run);

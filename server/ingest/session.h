@@ -74,7 +74,7 @@ class Session final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::Serve
   // The open channel, or nullptr after counting, and answering, a message for one that is not open.
   std::shared_ptr<Channel> FindChannel(uint32_t id);
   // Refuses and closes an open channel.
-  void CloseChannel(const std::shared_ptr<Channel>& channel, const Rejection& rejection);
+  void CloseChannel(std::shared_ptr<Channel> channel, const Rejection& rejection);
   void Push(WriteItem::Kind kind, const std::shared_ptr<Channel>& channel, std::unique_ptr<v1::AgentMessage> message,
             size_t bytes);
   void ReadNext();

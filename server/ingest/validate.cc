@@ -89,8 +89,9 @@ MetricTable::MetricTable(const google::protobuf::RepeatedPtrField<v1::MetricDesc
 }
 
 const v1::MetricDescriptor* MetricTable::Find(uint32_t id) const {
-  const auto at = std::lower_bound(by_id_.begin(), by_id_.end(), id,
-                                   [](const v1::MetricDescriptor& metric, uint32_t wanted) { return metric.id() < wanted; });
+  const auto at =
+      std::lower_bound(by_id_.begin(), by_id_.end(), id,
+                       [](const v1::MetricDescriptor& metric, uint32_t wanted) { return metric.id() < wanted; });
   return at != by_id_.end() && at->id() == id ? &*at : nullptr;
 }
 

@@ -29,7 +29,7 @@ struct WriteItem {
   std::shared_ptr<Session> session;           // kStreamEnd
   std::unique_ptr<v1::AgentMessage> message;  // kHello, kSteps, kAck, kUpdate
   LeaveReason reason = LeaveReason::kDisconnected;
-  std::string detail;                         // kLeft
+  std::string detail;  // kLeft
   v1::Event event;
   size_t bytes = 0;
 };

@@ -14,19 +14,23 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
 constexpr size_t kMaxEventKinds = 4096;
 
-Rejection StoreRejection(const absl::Status& status) {
-  return {RefusalReason::kBadMessage, status.code(), std::string(status.message())};
-}
-
 // A retry may help: the disk was full, or an error came from below.
 bool IsTransient(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsInternal(status) ||
          absl::IsDataLoss(status);
 }
 
+// A courier asks again after UNAVAILABLE and gives a channel up after anything that no retry mends.
+Rejection StoreRejection(const absl::Status& status) {
+  return {RefusalReason::kStore, IsTransient(status) ? absl::StatusCode::kUnavailable : status.code(),
+          std::string(status.message())};
+}
+
 }  // namespace
 
-void Writer::Start() { thread_ = std::thread([this] { Loop(); }); }
+void Writer::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
 
 void Writer::Stop() {
   if (!thread_.joinable()) return;
@@ -95,7 +99,7 @@ void Writer::RegisterRanks(std::vector<WriteItem>* items) {
     spdlog::warn("rank {} of run {} refused: {}", channel.rank.rank, channel.rank.run,
                  std::string(answers[i].status().message()));
     table_->Release(hellos[i]->channel, LeaveReason::kDisconnected, std::string(answers[i].status().message()));
-    channel.session->Refuse(channel.id, StoreRejection(answers[i].status()), /*fatal=*/false, channel.rank.run);
+    RefuseChannel(channel, StoreRejection(answers[i].status()), /*fatal=*/false);
   }
 }
 
@@ -118,12 +122,16 @@ void Writer::UpdateRanks(const std::vector<WriteItem>& items) {
 
 void Writer::CommitSteps(const std::vector<WriteItem>& items, std::vector<Steps>* fresh) {
   std::vector<RankSteps> batch;
+  std::vector<Staged> staged;  // of the batch's entries
   std::map<const RankProgress*, size_t> index;
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].kind != WriteItem::Kind::kSteps || !items[i].channel->registered) continue;
     RankProgress& progress = *items[i].channel->progress;
     const auto [at, added] = index.try_emplace(&progress, batch.size());
-    if (added) batch.push_back({items[i].channel->rank, {}});
+    if (added) {
+      batch.push_back({items[i].channel->rank, {}});
+      staged.push_back({&progress, progress.last_sequence});
+    }
     for (const v1::Step& step : items[i].message->steps().steps()) {
       if (step.sequence() <= progress.last_sequence) {
         ++counters_->duplicate_steps;
@@ -134,9 +142,8 @@ void Writer::CommitSteps(const std::vector<WriteItem>& items, std::vector<Steps>
       (*fresh)[i].push_back(&step);
     }
   }
-  std::erase_if(batch, [](const RankSteps& steps) { return steps.steps.empty(); });
-  if (batch.empty()) return;
-  if (!CommitBatch(batch)) CommitOneByOne(batch, items, fresh);
+  if (std::all_of(batch.begin(), batch.end(), [](const RankSteps& steps) { return steps.steps.empty(); })) return;
+  if (!CommitBatch(batch)) CommitOneByOne(batch, staged, items, fresh);
   for (const Steps& steps : *fresh) {
     counters_->steps += steps.size();
     for (const v1::Step* step : steps) {
@@ -162,31 +169,43 @@ bool Writer::CommitBatch(const std::vector<RankSteps>& batch) {
   }
 }
 
-void Writer::CommitOneByOne(const std::vector<RankSteps>& batch, const std::vector<WriteItem>& items,
-                            std::vector<Steps>* fresh) {
-  for (const RankSteps& steps : batch) {
+void Writer::CommitOneByOne(const std::vector<RankSteps>& batch, const std::vector<Staged>& staged,
+                            const std::vector<WriteItem>& items, std::vector<Steps>* fresh) {
+  for (size_t b = 0; b < batch.size(); ++b) {
+    const RankSteps& steps = batch[b];
     const absl::Status status = store_->AppendSteps({&steps, 1});
     if (status.ok()) continue;
     spdlog::error("steps of rank {} of run {} are not stored: {}", steps.rank.rank, steps.rank.run,
                   std::string(status.message()));
+    staged[b].progress->last_sequence = staged[b].sequence_before;
     for (size_t i = 0; i < items.size(); ++i) {
-      if ((*fresh)[i].empty() || items[i].channel->rank != steps.rank) continue;
+      if (items[i].kind != WriteItem::Kind::kSteps || items[i].channel->rank != steps.rank) continue;
       (*fresh)[i].clear();
       if (!std::exchange(items[i].channel->registered, false)) continue;
-      items[i].channel->session->Refuse(items[i].channel->id, StoreRejection(status), /*fatal=*/true, steps.rank.run);
+      RefuseChannel(*items[i].channel, StoreRejection(status), /*fatal=*/true);
     }
   }
+}
+
+void Writer::RefuseChannel(Channel& channel, const Rejection& rejection, bool fatal) {
+  channel.refused = true;
+  channel.session->Refuse(channel.id, rejection, fatal, channel.rank.run);
 }
 
 // --- afterwards ------------------------------------------------------------------------------------------------
 
 void Writer::Announce(const WriteItem& item, const Steps& fresh) {
   switch (item.kind) {
-    case WriteItem::Kind::kHello: return AnnounceHello(item);
-    case WriteItem::Kind::kLeft: return AnnounceLeft(item);
-    case WriteItem::Kind::kEvent: return AppendEvent(item);
-    case WriteItem::Kind::kStreamEnd: return item.session->FinishAfterFlush(item.session->end_status());
-    default: break;
+    case WriteItem::Kind::kHello:
+      return AnnounceHello(item);
+    case WriteItem::Kind::kLeft:
+      return AnnounceLeft(item);
+    case WriteItem::Kind::kEvent:
+      return AppendEvent(item);
+    case WriteItem::Kind::kStreamEnd:
+      return item.session->FinishAfterFlush(item.session->end_status());
+    default:
+      break;
   }
   if (!item.channel->registered) {
     ++counters_->orphan_messages;
@@ -205,7 +224,8 @@ void Writer::Announce(const WriteItem& item, const Steps& fresh) {
     case WriteItem::Kind::kUpdate:
       for (StepListener* listener : step_listeners_) listener->OnRankUpdated(rank, item.message->update().rank());
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -213,12 +233,13 @@ void Writer::AnnounceHello(const WriteItem& item) {
   Channel& channel = *item.channel;
   if (!channel.registered) return;
   if (item.replaced != nullptr) {
-    AnnounceLeft({.channel = item.replaced, .reason = LeaveReason::kReplaced,
+    AnnounceLeft({.channel = item.replaced,
+                  .reason = LeaveReason::kReplaced,
                   .detail = "another incarnation took over after its stream fell silent"});
-    item.replaced->session->Refuse(item.replaced->id,
-                                   {RefusalReason::kDuplicateRank, absl::StatusCode::kAborted,
-                                    "another incarnation of this rank took over after this stream fell silent"},
-                                   /*fatal=*/false, channel.rank.run);
+    RefuseChannel(*item.replaced,
+                  {RefusalReason::kDuplicateRank, absl::StatusCode::kAborted,
+                   "another incarnation of this rank took over after this stream fell silent"},
+                  /*fatal=*/false);
   }
   v1::ServerMessage message;
   message.mutable_welcome()->set_channel(channel.id);

@@ -42,6 +42,11 @@ class Writer {
 
  private:
   using Steps = std::vector<const v1::Step*>;
+  // The progress of one entry of a batch, to be put back if the entry cannot be stored.
+  struct Staged {
+    RankProgress* progress;
+    uint64_t sequence_before;
+  };
 
   void Loop();
   void Process(std::vector<WriteItem>* items);
@@ -51,8 +56,10 @@ class Writer {
   void CommitSteps(const std::vector<WriteItem>& items, std::vector<Steps>* fresh);
   bool CommitBatch(const std::vector<RankSteps>& batch);
   // After a status that no retry can mend: finds the rank that caused it and refuses its channels.
-  void CommitOneByOne(const std::vector<RankSteps>& batch, const std::vector<WriteItem>& items,
-                      std::vector<Steps>* fresh);
+  void CommitOneByOne(const std::vector<RankSteps>& batch, const std::vector<Staged>& staged,
+                      const std::vector<WriteItem>& items, std::vector<Steps>* fresh);
+  // Closes a channel that its session still holds open.
+  void RefuseChannel(Channel& channel, const Rejection& rejection, bool fatal);
   void Announce(const WriteItem& item, const Steps& fresh);
   void AnnounceHello(const WriteItem& item);
   void AnnounceLeft(const WriteItem& item);

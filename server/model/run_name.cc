@@ -54,8 +54,8 @@ absl::Status ValidateRunName(absl::string_view name) {
           absl::StrCat("run name ", QuoteName(name), " is not UTF-8 at byte ", start, "; rename the run"));
     }
     if (code < 0x20 || (code >= 0x7F && code < 0xA0)) {
-      return absl::InvalidArgumentError(absl::StrCat("run name ", QuoteName(name), " has a control character at byte ",
-                                                     start, "; rename the run"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("run name ", QuoteName(name), " has a control character at byte ", start, "; rename the run"));
     }
   }
   return absl::OkStatus();

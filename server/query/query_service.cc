@@ -49,9 +49,8 @@ class QueryServiceImpl final : public QueryService, private v1::QueryService::Se
  private:
   grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*, v1::ListRunsResponse* response) override {
     for (v1::RunSummary& summary : registry_->Summaries()) *response->add_runs() = std::move(summary);
-    std::stable_sort(response->mutable_runs()->begin(), response->mutable_runs()->end(), [](const auto& a, const auto& b) {
-      return a.last_seen_unix_nanos() > b.last_seen_unix_nanos();
-    });
+    std::stable_sort(response->mutable_runs()->begin(), response->mutable_runs()->end(),
+                     [](const auto& a, const auto& b) { return a.last_seen_unix_nanos() > b.last_seen_unix_nanos(); });
     return grpc::Status::OK;
   }
 
@@ -86,25 +85,25 @@ class QueryServiceImpl final : public QueryService, private v1::QueryService::Se
     uint64_t row_number = 0;
     bool open = true;
     absl::Status failure;
-    TRIMTAB_RETURN_IF_ERROR(store_->ReadRows(
-        request.run(), request.metric(), request.rank(), request.from_step(), request.to_step(),
-        [&](const Store::Row& row) {
-          const uint64_t number = row_number++;
-          if (number % every != 0 && number + 1 != count) return true;
-          v1::SeriesPoint& point = *chunk.add_points();
-          point.set_step(row.step);
-          point.set_time_unix_nanos(row.time_unix_nanos);
-          point.set_incarnation(row.incarnation);
-          *point.mutable_block() = row.block;
-          failure = SelectCell(layer, head, point.mutable_block());
-          if (!failure.ok()) return false;
-          bytes += point.ByteSizeLong();
-          if (chunk.points_size() < kPointsPerChunk && bytes < kBytesPerChunk) return true;
-          open = writer->Write(chunk) && !context->IsCancelled();
-          chunk.Clear();
-          bytes = 0;
-          return open;
-        }));
+    TRIMTAB_RETURN_IF_ERROR(store_->ReadRows(request.run(), request.metric(), request.rank(), request.from_step(),
+                                             request.to_step(), [&](const Store::Row& row) {
+                                               const uint64_t number = row_number++;
+                                               if (number % every != 0 && number + 1 != count) return true;
+                                               v1::SeriesPoint& point = *chunk.add_points();
+                                               point.set_step(row.step);
+                                               point.set_time_unix_nanos(row.time_unix_nanos);
+                                               point.set_incarnation(row.incarnation);
+                                               *point.mutable_block() = row.block;
+                                               failure = SelectCell(layer, head, point.mutable_block());
+                                               if (!failure.ok()) return false;
+                                               bytes += point.ByteSizeLong();
+                                               if (chunk.points_size() < kPointsPerChunk && bytes < kBytesPerChunk)
+                                                 return true;
+                                               open = writer->Write(chunk) && !context->IsCancelled();
+                                               chunk.Clear();
+                                               bytes = 0;
+                                               return open;
+                                             }));
     TRIMTAB_RETURN_IF_ERROR(failure);
     if (open && chunk.points_size() > 0) writer->Write(chunk);
     return absl::OkStatus();
@@ -115,7 +114,8 @@ class QueryServiceImpl final : public QueryService, private v1::QueryService::Se
     const Slot slot(request->follow() ? &followers_ : &readers_,
                     request->follow() ? options_.max_followers : options_.max_readers);
     if (!slot.taken()) {
-      return request->follow() ? TooMany("followers", options_.max_followers) : TooMany("readers", options_.max_readers);
+      return request->follow() ? TooMany("followers", options_.max_followers)
+                               : TooMany("readers", options_.max_readers);
     }
     return ToGrpc(StreamEvents(context, *request, writer));
   }
@@ -146,7 +146,8 @@ class QueryServiceImpl final : public QueryService, private v1::QueryService::Se
       if (!events.empty()) continue;
       // Events of other runs wake a follower too; it then waits for the one after them.
       for (bool more = false; !more; more = tail_.newest() > woken_by) {
-        if (!tail_.Wait(woken_by, kCancelCheck)) return absl::UnavailableError("the server is shutting down; follow again");
+        if (!tail_.Wait(woken_by, kCancelCheck))
+          return absl::UnavailableError("the server is shutting down; follow again");
         if (context->IsCancelled()) return absl::CancelledError("cancelled");
       }
       woken_by = tail_.newest();

@@ -13,13 +13,16 @@ uint32_t Extent(const v1::Block& block, int axis) { return axis < block.shape_si
 template <typename T>
 T Combine(v1::Aggregation aggregation, T known, uint32_t known_count, T value) {
   switch (aggregation) {
-    case v1::AGGREGATION_MAX: return std::max(known, value);
-    case v1::AGGREGATION_SUM: return known + value;
+    case v1::AGGREGATION_MAX:
+      return std::max(known, value);
+    case v1::AGGREGATION_SUM:
+      return known + value;
     case v1::AGGREGATION_MEAN: {
       const double sum = static_cast<double>(known) * known_count + static_cast<double>(value);
       return static_cast<T>(sum / (known_count + 1));
     }
-    default: return value;
+    default:
+      return value;
   }
 }
 
@@ -74,7 +77,8 @@ void MetricFold::FoldInto(Slot* slot, const v1::Block& block) const {
   }
   const uint32_t from_columns = Extent(block, 1);
   const auto cell = [&](int i) {
-    return static_cast<int>(static_cast<uint32_t>(i) / from_columns * columns + static_cast<uint32_t>(i) % from_columns);
+    return static_cast<int>(static_cast<uint32_t>(i) / from_columns * columns +
+                            static_cast<uint32_t>(i) % from_columns);
   };
   const v1::Aggregation aggregation = descriptor_.aggregation();
   const bool nan_is_value = descriptor_.axes_size() == 0;

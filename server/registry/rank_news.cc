@@ -21,10 +21,11 @@ std::optional<v1::Event> RankNews::Flush(uint32_t world_size) {
   event.set_kind(kind_);
   event.set_severity(severity_);
   if (ranks_.size() == 1) {
-    event.set_message(absl::StrCat("rank ", ranks_[0], " of ", world_size, " ", verb_, detail_.empty() ? "" : " ", detail_));
+    event.set_message(
+        absl::StrCat("rank ", ranks_[0], " of ", world_size, " ", verb_, detail_.empty() ? "" : " ", detail_));
   } else {
-    event.set_message(absl::StrCat(ranks_.size(), " of ", world_size, " ranks ", verb_, ": ", ranks_.front(), " to ",
-                                   ranks_.back()));
+    event.set_message(
+        absl::StrCat(ranks_.size(), " of ", world_size, " ranks ", verb_, ": ", ranks_.front(), " to ", ranks_.back()));
   }
   event.set_evidence_json(absl::StrCat("{\"ranks\":[", absl::StrJoin(ranks_, ","), "]}"));
   ranks_.clear();

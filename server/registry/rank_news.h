@@ -11,7 +11,7 @@
 
 namespace trimtab::server {
 
-inline constexpr uint32_t kSmallWorld = 8;      // told one by one
+inline constexpr uint32_t kSmallWorld = 8;  // told one by one
 inline constexpr size_t kRanksPerEvent = 64;
 
 class RankNews {

@@ -112,7 +112,7 @@ class RegistryImpl final : public Registry {
     return summaries;
   }
 
-  absl::StatusOr<v1::RunState> State(const std::string& run) const override {
+  absl::StatusOr<v1::RunState> Snapshot(const std::string& run, bool with_ranks) const override {
     absl::ReaderMutexLock lock(&mutex_);
     const auto found = runs_.find(run);
     if (found == runs_.end()) {
@@ -121,7 +121,7 @@ class RegistryImpl final : public Registry {
       if (runs_.size() > 1) absl::StrAppend(&message, " and ", runs_.size() - 1, " more (trimtab runs)");
       return absl::NotFoundError(message);
     }
-    return found->second.State();
+    return found->second.State(with_ranks);
   }
 
   RunCounts Counts(const std::string& run) const override {

@@ -1,6 +1,6 @@
 // The live picture of every run: who is connected, the latest value of every metric folded over ranks, kernel modes,
-// step rate. How values fold: server/registry/metric_fold.h. Fed by ingest, read by export, http and query. Rebuilt from
-// the store at start (runs that had not finished show as silent).
+// step rate. How values fold: server/registry/metric_fold.h. Fed by ingest, read by export, http and query. Rebuilt
+// from the store at start (runs that had not finished show as silent).
 //
 // A rank whose courier's stream broke counts as lost only after `reconnect_grace_seconds`. Joins, leaves and losses of
 // worlds above 8 ranks are told in groups of up to 64 ranks, at the latest at the next Tick.
@@ -49,9 +49,11 @@ class Registry : public StepListener {
   virtual void Tick(int64_t now_unix_nanos) = 0;
 
   virtual std::vector<v1::RunSummary> Summaries() const = 0;
-  virtual absl::StatusOr<v1::RunState> State(const std::string& run) const = 0;  // NOT_FOUND
+  // NOT_FOUND names known runs. Without ranks it stays small in a world of thousands.
+  absl::StatusOr<v1::RunState> State(const std::string& run) const { return Snapshot(run, /*with_ranks=*/true); }
+  virtual absl::StatusOr<v1::RunState> Snapshot(const std::string& run, bool with_ranks) const = 0;
   virtual RunCounts Counts(const std::string& run) const = 0;  // zeros for an unknown run
-  virtual uint64_t refused() const = 0;  // runs and ranks over the limits
+  virtual uint64_t refused() const = 0;                        // runs and ranks over the limits
 };
 
 }  // namespace trimtab::server

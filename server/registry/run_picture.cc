@@ -36,10 +36,12 @@ void RunPicture::AddMetric(const v1::MetricDescriptor& metric) { metrics_.try_em
 
 void RunPicture::Joined(const RankKey& key, const v1::RankInfo& info, const std::vector<v1::MetricDescriptor>& metrics,
                         int64_t now, std::vector<v1::Event>* events) {
+  const bool all_gone = connected_ == 0;
+  // A job that starts again with fewer ranks has no others.
+  if (all_gone) std::erase_if(ranks_, [&](const auto& old) { return old.first >= info.world_size(); });
   const bool known = ranks_.contains(key.rank);
   Rank& rank = ranks_[key.rank];
   const bool again = known && rank.info.incarnation() != key.incarnation;
-  const bool all_gone = connected_ == 0;
   if (!rank.connected) ++connected_;
   if (again) rank.restarted = true;
   rank.info = info;
@@ -121,8 +123,8 @@ void RunPicture::TellEnd(std::vector<v1::Event>* events) {
   if (ended_ || connected_ > 0 || !AllLeftCleanly()) return;
   ended_ = true;
   Take(left_.Flush(world_size_), events);
-  events->push_back(MakeEvent("run_finished", v1::SEVERITY_INFO, last_step_,
-                              absl::StrCat("run finished at step ", last_step_)));
+  events->push_back(
+      MakeEvent("run_finished", v1::SEVERITY_INFO, last_step_, absl::StrCat("run finished at step ", last_step_)));
 }
 
 void RunPicture::Left(const RankKey& key, LeaveReason reason, const std::string& detail, int64_t now,
@@ -156,7 +158,8 @@ void RunPicture::Tick(const RegistryOptions& options, int64_t now, std::vector<v
   for (auto& [number, rank] : ranks_) {
     if (rank.lost_at == 0 || seconds_since(rank.lost_at) < options.reconnect_grace_seconds) continue;
     rank.lost_at = 0;
-    Take(lost_.Add(number, world_size_, absl::StrCat("at step ", last_step_, ": its courier did not come back")), events);
+    Take(lost_.Add(number, world_size_, absl::StrCat("at step ", last_step_, ": its courier did not come back")),
+         events);
   }
   Take(joined_.Flush(world_size_), events);
   Take(left_.Flush(world_size_), events);
@@ -165,9 +168,9 @@ void RunPicture::Tick(const RegistryOptions& options, int64_t now, std::vector<v
   const double quiet = seconds_since(last_seen_);
   if (silent_ || connected_ == 0 || quiet < options.silent_after_seconds) return;
   silent_ = true;
-  events->push_back(MakeEvent("run_silent", v1::SEVERITY_WARNING, last_step_,
-                              absl::StrCat("no step from any rank for ", static_cast<int64_t>(quiet),
-                                           " s; last was step ", last_step_)));
+  events->push_back(MakeEvent(
+      "run_silent", v1::SEVERITY_WARNING, last_step_,
+      absl::StrCat("no step from any rank for ", static_cast<int64_t>(quiet), " s; last was step ", last_step_)));
 }
 
 void RunPicture::RestoreRun(const StoredRun& stored, bool finished) {
@@ -188,7 +191,8 @@ void RunPicture::RestoreRow(uint32_t metric, const Store::Row& row) {
   const auto found = metrics_.find(metric);
   if (found == metrics_.end()) return;
   found->second.Add(row.step, row.block, /*restarted=*/false);
-  last_seen_ = std::max(last_seen_, row.time_unix_nanos);
+  // The trainer's clock decides, even when it is behind ours: first_seen_ stands in only while there is no row.
+  last_seen_ = last_seen_ == first_seen_ ? row.time_unix_nanos : std::max(last_seen_, row.time_unix_nanos);
   last_step_ = std::max(last_step_, row.step);
 }
 
@@ -225,7 +229,7 @@ v1::RunSummary RunPicture::Summary() const {
   summary.set_layers(layers);
   const MetricFold* loss = FindMetric("loss");
   summary.set_loss(loss != nullptr && loss->value().float32_size() == 1 ? loss->value().float32(0)
-                                                                       : std::numeric_limits<float>::quiet_NaN());
+                                                                        : std::numeric_limits<float>::quiet_NaN());
   const bool waiting = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& r) { return r.second.lost_at != 0; });
   if (connected_ > 0 || waiting) {
     summary.set_status(silent_ ? "silent" : "running");
@@ -237,10 +241,12 @@ v1::RunSummary RunPicture::Summary() const {
   return summary;
 }
 
-v1::RunState RunPicture::State() const {
+v1::RunState RunPicture::State(bool with_ranks) const {
   v1::RunState state;
   *state.mutable_summary() = Summary();
-  for (const auto& [number, rank] : ranks_) *state.add_ranks() = rank.info;
+  if (with_ranks) {
+    for (const auto& [number, rank] : ranks_) *state.add_ranks() = rank.info;
+  }
   for (const auto& [id, metric] : metrics_) {
     *state.add_metrics() = metric.descriptor();
     if (metric.empty()) continue;

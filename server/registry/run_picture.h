@@ -38,16 +38,16 @@ class RunPicture {
   bool HasRank(uint32_t rank) const { return ranks_.contains(rank); }
   size_t rank_count() const { return ranks_.size(); }
   v1::RunSummary Summary() const;
-  v1::RunState State() const;
+  v1::RunState State(bool with_ranks) const;
   RunCounts Counts() const;
 
  private:
   struct Rank {
     v1::RankInfo info;
     bool connected = false;
-    bool clean = false;       // said goodbye
-    bool restarted = false;   // a new incarnation whose first step is still to come
-    int64_t lost_at = 0;      // when its stream broke, until it is told; 0: nothing to tell
+    bool clean = false;      // said goodbye
+    bool restarted = false;  // a new incarnation whose first step is still to come
+    int64_t lost_at = 0;     // when its stream broke, until it is told; 0: nothing to tell
   };
 
   void CountNonFinite(const MetricFold& metric, const v1::Block& block);
@@ -59,15 +59,15 @@ class RunPicture {
 
   const std::string run_;
   int64_t first_seen_;
-  int64_t last_seen_;          // last step's arrival
+  int64_t last_seen_;  // last step's arrival
   uint64_t last_step_ = 0;
   uint32_t world_size_ = 0;
   uint32_t connected_ = 0;
   uint64_t steps_ = 0;
-  bool started_ = false;       // run_started was told
+  bool started_ = false;  // run_started was told
   bool silent_ = false;
-  bool restored_ = false;      // known from the store only; nothing has connected yet
-  bool ended_ = false;         // the end was told
+  bool restored_ = false;  // known from the store only; nothing has connected yet
+  bool ended_ = false;     // the end was told
   int64_t last_left_ = 0;
   std::map<uint32_t, Rank> ranks_;
   std::map<uint32_t, MetricFold> metrics_;

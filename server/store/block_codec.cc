@@ -52,8 +52,8 @@ absl::Status EncodeBlock(absl::string_view key, const v1::Block& block, v1::DTyp
   uint64_t expected = dims <= kMaxDims ? 1 : 0;
   for (const uint32_t d : block.shape()) expected *= d;
   if (expected != count || other != 0 || count == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("block of metric ", block.metric(), " has ", count,
-                                                   " values where its shape says ", expected));
+    return absl::InvalidArgumentError(
+        absl::StrCat("block of metric ", block.metric(), " has ", count, " values where its shape says ", expected));
   }
   out->resize(kFixedBytes + 4 * dims + count * Width(dtype));
   char* at = out->data();

@@ -4,7 +4,8 @@
 //
 // Little-endian. The checksum covers the row's key, then the value without the checksum's own four bytes, so a value
 // under a wrong key is found too. Encoding 1: values are split into byte planes (first bytes of all values, then second
-// bytes, …), which puts signs and exponents side by side for LZ4 and zstd. Bit patterns are kept, NaN payloads included.
+// bytes, …), which puts signs and exponents side by side for LZ4 and zstd. Bit patterns are kept, NaN payloads
+// included.
 #ifndef TRIMTAB_SERVER_STORE_BLOCK_CODEC_H_
 #define TRIMTAB_SERVER_STORE_BLOCK_CODEC_H_
 

@@ -80,7 +80,8 @@ absl::Status PrepareDataFolder(const std::string& path, uint32_t format_version)
   }
   if (found > format_version) {
     return absl::FailedPreconditionError(absl::StrCat(path, " has store format ", found, ", this trimtabd reads up to ",
-                                                      format_version, "; start the newer trimtabd that wrote it, or "
+                                                      format_version,
+                                                      "; start the newer trimtabd that wrote it, or "
                                                       "use another --data-dir"));
   }
   return absl::OkStatus();

@@ -29,9 +29,9 @@ void EncodeRowKey(const RowKey& key, std::string* out);
 bool DecodeRowKey(absl::string_view bytes, RowKey* key);
 
 // catalog: a letter, then integers.
-std::string RunRecordKey(uint64_t run);                                        // 'R' run(8)
-std::string MetricRecordKey(uint64_t run, uint32_t metric);                    // 'M' run(8) metric(4)
-std::string RankRecordKey(uint64_t run, uint32_t rank);                        // 'K' run(8) rank(4)
+std::string RunRecordKey(uint64_t run);                                         // 'R' run(8)
+std::string MetricRecordKey(uint64_t run, uint32_t metric);                     // 'M' run(8) metric(4)
+std::string RankRecordKey(uint64_t run, uint32_t rank);                         // 'K' run(8) rank(4)
 std::string IncarnationRecordKey(uint64_t run, uint32_t rank, uint32_t order);  // 'I' run(8) rank(4) order(4)
 // The prefix that holds all records of one letter and run.
 std::string CatalogPrefix(char letter, uint64_t run);

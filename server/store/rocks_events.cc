@@ -21,7 +21,8 @@ absl::Status DecodeEvent(absl::string_view value, v1::Event* event) {
   if (value.size() < kEventHeaderBytes || value[0] != kEventVersion) return absl::DataLossError("event is damaged");
   const absl::string_view body = value.substr(kEventHeaderBytes);
   if (ReadBigEndian32(value.substr(1)) != ExtendCrc32c(0, body)) return absl::DataLossError("event fails its checksum");
-  if (!event->ParseFromArray(body.data(), static_cast<int>(body.size()))) return absl::DataLossError("event is damaged");
+  if (!event->ParseFromArray(body.data(), static_cast<int>(body.size())))
+    return absl::DataLossError("event is damaged");
   return absl::OkStatus();
 }
 
@@ -30,8 +31,8 @@ absl::Status DecodeEvent(absl::string_view value, v1::Event* event) {
 absl::StatusOr<uint64_t> RocksStore::Append(v1::Event event) {
   if (event.time_unix_nanos() == 0) event.set_time_unix_nanos(absl::GetCurrentTimeNanos());
   if (event.ByteSizeLong() > kMaxEventBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("event of ", event.ByteSizeLong(), " bytes; the limit is ",
-                                                   kMaxEventBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("event of ", event.ByteSizeLong(), " bytes; the limit is ", kMaxEventBytes));
   }
   std::vector<EventListener*> listeners;
   {

@@ -5,7 +5,6 @@
 #include <rocksdb/options.h>
 #include <rocksdb/status.h>
 
-
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/store/store.h"

@@ -123,26 +123,27 @@ absl::Status RocksStore::ReadRows(const std::string& run, const std::string& met
                                   uint64_t to_step, const std::function<bool(const Row&)>& visit) {
   TRIMTAB_ASSIGN_OR_RETURN(const SeriesRange series, FindSeries(run, metric, rank));
   Row row;
-  return ScanRows(series, from_step, to_step,
-                  [&](uint32_t order, uint64_t step, absl::string_view key,
-                      absl::string_view value) -> absl::StatusOr<bool> {
-                    row.incarnation = series.incarnations[order];
-                    row.step = step;
-                    TRIMTAB_RETURN_IF_ERROR(DecodeBlock(key, value, &row.block, &row.time_unix_nanos));
-                    row.block.set_metric(series.metric);
-                    return visit(row);
-                  });
+  return ScanRows(
+      series, from_step, to_step,
+      [&](uint32_t order, uint64_t step, absl::string_view key, absl::string_view value) -> absl::StatusOr<bool> {
+        row.incarnation = series.incarnations[order];
+        row.step = step;
+        TRIMTAB_RETURN_IF_ERROR(DecodeBlock(key, value, &row.block, &row.time_unix_nanos));
+        row.block.set_metric(series.metric);
+        return visit(row);
+      });
 }
 
 absl::StatusOr<uint64_t> RocksStore::CountRows(const std::string& run, const std::string& metric, uint32_t rank,
                                                uint64_t from_step, uint64_t to_step) {
   TRIMTAB_ASSIGN_OR_RETURN(const SeriesRange series, FindSeries(run, metric, rank));
   uint64_t count = 0;
-  TRIMTAB_RETURN_IF_ERROR(ScanRows(series, from_step, to_step,
-                                   [&](uint32_t, uint64_t, absl::string_view, absl::string_view) -> absl::StatusOr<bool> {
-                                     ++count;
-                                     return true;
-                                   }));
+  TRIMTAB_RETURN_IF_ERROR(
+      ScanRows(series, from_step, to_step,
+               [&](uint32_t, uint64_t, absl::string_view, absl::string_view) -> absl::StatusOr<bool> {
+                 ++count;
+                 return true;
+               }));
   return count;
 }
 
@@ -162,8 +163,7 @@ absl::StatusOr<std::optional<Store::Row>> RocksStore::LastRow(const std::string&
   RowKey position;
   if (!DecodeRowKey(key, &position) || position.order > newest) return absl::DataLossError("row key is damaged");
   Row row{.incarnation = series.incarnations[position.order], .step = position.step};
-  TRIMTAB_RETURN_IF_ERROR(
-      DecodeBlock(key, {at->value().data(), at->value().size()}, &row.block, &row.time_unix_nanos));
+  TRIMTAB_RETURN_IF_ERROR(DecodeBlock(key, {at->value().data(), at->value().size()}, &row.block, &row.time_unix_nanos));
   row.block.set_metric(series.metric);
   return row;
 }

@@ -3,6 +3,8 @@
 #include <rocksdb/cache.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,20 @@ absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slic
 uint64_t RunOf(absl::string_view key) { return ReadBigEndian64(key.substr(1)); }
 uint32_t NumberOf(absl::string_view key, size_t index) { return ReadBigEndian32(key.substr(9 + 4 * index)); }
 
+// Table and log files. Files come and go meanwhile: what cannot be read any more counts as nothing.
+uint64_t BytesOnDisk(const std::string& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string extension = at->path().extension().string();
+    if (extension != ".sst" && extension != ".log") continue;
+    std::error_code gone;
+    const uintmax_t size = at->file_size(gone);
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
@@ -42,13 +58,15 @@ RocksStore::~RocksStore() {
 absl::Status RocksStore::OpenDatabase() {
   const auto cache = rocksdb::NewLRUCache(options_.block_cache_bytes);
   const auto small = MakeFamilyOptions(options_, /*rows=*/false, cache);
-  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
-      {rocksdb::kDefaultColumnFamilyName, small}, {"catalog", small}, {"rows", MakeFamilyOptions(options_, true, cache)},
-      {"events", small}, {"cursors", small}, {"state", small}};
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {{rocksdb::kDefaultColumnFamilyName, small},
+                                                                 {"catalog", small},
+                                                                 {"rows", MakeFamilyOptions(options_, true, cache)},
+                                                                 {"events", small},
+                                                                 {"cursors", small},
+                                                                 {"state", small}};
   const std::string folder = options_.path + "/rocksdb";
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened =
-      rocksdb::DB::Open(MakeDatabaseOptions(options_), folder, families, &handles_, &db);
+  const rocksdb::Status opened = rocksdb::DB::Open(MakeDatabaseOptions(options_), folder, families, &handles_, &db);
   if (!opened.ok()) {
     const std::string text = opened.ToString();
     if (!absl::StrContains(text, "LOCK")) return FromRocks(absl::StrCat("open the store in ", options_.path), opened);
@@ -270,14 +288,7 @@ Store::Statistics RocksStore::statistics() const {
   s.events = event_count_;
   s.synced_batches = synced_batches_;
   s.last_sync_seconds = last_sync_seconds_;
-  for (rocksdb::ColumnFamilyHandle* family : handles_) {
-    uint64_t bytes = 0;
-    if (db_->GetIntProperty(family, rocksdb::DB::Properties::kTotalSstFilesSize, &bytes)) s.bytes_on_disk += bytes;
-  }
-  rocksdb::VectorLogPtr logs;
-  if (db_->GetSortedWalFiles(logs).ok()) {
-    for (const auto& log : logs) s.bytes_on_disk += log->SizeFileBytes();
-  }
+  s.bytes_on_disk = BytesOnDisk(options_.path + "/rocksdb");
   return s;
 }
 

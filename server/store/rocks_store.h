@@ -34,8 +34,7 @@ class RocksStore final : public Store {
                         uint64_t to_step, const std::function<bool(const Row&)>& visit) override;
   absl::StatusOr<uint64_t> CountRows(const std::string& run, const std::string& metric, uint32_t rank,
                                      uint64_t from_step, uint64_t to_step) override;
-  absl::StatusOr<std::optional<Row>> LastRow(const std::string& run, const std::string& metric,
-                                             uint32_t rank) override;
+  absl::StatusOr<std::optional<Row>> LastRow(const std::string& run, const std::string& metric, uint32_t rank) override;
   absl::StatusOr<uint64_t> Append(v1::Event event) override;
   absl::StatusOr<std::vector<v1::Event>> ReadEvents(const std::string& run, uint64_t after_id, uint64_t max_events,
                                                     bool newest) override;
@@ -66,9 +65,9 @@ class RocksStore final : public Store {
       ABSL_SHARED_LOCKS_REQUIRED(catalog_mutex_);
   absl::StatusOr<SeriesRange> FindSeries(const std::string& run, const std::string& metric, uint32_t rank) const;
   // Calls visit(order, key, value) for each row in range until it returns false.
-  absl::Status ScanRows(const SeriesRange& series, uint64_t from_step, uint64_t to_step,
-                        const std::function<absl::StatusOr<bool>(uint32_t, uint64_t, absl::string_view,
-                                                                 absl::string_view)>& visit) const;
+  absl::Status ScanRows(
+      const SeriesRange& series, uint64_t from_step, uint64_t to_step,
+      const std::function<absl::StatusOr<bool>(uint32_t, uint64_t, absl::string_view, absl::string_view)>& visit) const;
   // Writes and syncs; tries to bring the database back first when an earlier write failed (disk full).
   absl::Status Write(absl::string_view doing, rocksdb::WriteBatch* batch);
 

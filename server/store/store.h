@@ -22,7 +22,7 @@
 namespace trimtab::server {
 
 struct StoreOptions {
-  std::string path;             // made if absent; locked: a second server gets FAILED_PRECONDITION naming the holder
+  std::string path;  // made if absent; locked: a second server gets FAILED_PRECONDITION naming the holder
   size_t block_cache_bytes = size_t{64} << 20;
   size_t memtable_bytes = size_t{64} << 20;
   int max_open_files = 256;
@@ -83,8 +83,8 @@ class Store : public EventLog {
     int64_t time_unix_nanos = 0;
     v1::Block block;
   };
-  // Rows of one metric of one rank, by incarnation in the order they joined, then by step. `visit` returns false to stop.
-  // to_step is inclusive, 0 means the end. NOT_FOUND names what there is. A rank without rows is not an error.
+  // Rows of one metric of one rank, by incarnation in the order they joined, then by step. `visit` returns false to
+  // stop. to_step is inclusive, 0 means the end. NOT_FOUND names what there is. A rank without rows is not an error.
   virtual absl::Status ReadRows(const std::string& run, const std::string& metric, uint32_t rank, uint64_t from_step,
                                 uint64_t to_step, const std::function<bool(const Row&)>& visit) = 0;
   // How many rows ReadRows would visit; reads keys only.

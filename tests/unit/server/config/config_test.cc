@@ -57,8 +57,10 @@ TEST(ConfigTest, UnknownKeysAreNamedWithTheirPlace) {
   Config config;
   EXPECT_THAT(ApplyConfigText("f.yaml", "listen: 127.0.0.1:1\n\n  \nhtpp: x\n", &config),
               Refused("f.yaml:4:1: unknown key \"htpp\"; did you mean \"http\"?"));
-  EXPECT_THAT(ApplyConfigText("f.yaml", "silent_after_secs: 3\n", &config), Refused("did you mean \"silent_after_seconds\"?"));
-  EXPECT_THAT(ApplyConfigText("f.yaml", "completely_different_thing: 3\n", &config), Refused("trimtabd --help lists all"));
+  EXPECT_THAT(ApplyConfigText("f.yaml", "silent_after_secs: 3\n", &config),
+              Refused("did you mean \"silent_after_seconds\"?"));
+  EXPECT_THAT(ApplyConfigText("f.yaml", "completely_different_thing: 3\n", &config),
+              Refused("trimtabd --help lists all"));
 }
 
 TEST(ConfigTest, BadValuesAreNamedWithTheirPlace) {

@@ -45,7 +45,8 @@ TEST_F(RefusalTest, ARefusedChannelLeavesTheOthersOpen) {
 
 TEST_F(RefusalTest, BadRunNames) {
   // Names that are not UTF-8 cannot be sent at all: Protobuf's strings are.
-  for (const std::string name : {std::string(), std::string("new\nline"), std::string(10240, 'x'), std::string(256, 'y')}) {
+  for (const std::string& name :
+       {std::string(), std::string("new\nline"), std::string(10240, 'x'), std::string(256, 'y')}) {
     courier_.Send(HelloMessage(1, Info(name)));
     const auto refusal = courier_.WaitRefusal();
     ASSERT_TRUE(refusal);
@@ -53,7 +54,8 @@ TEST_F(RefusalTest, BadRunNames) {
   }
   EXPECT_EQ(server_.Refusals(RefusalReason::kBadRunName), 4);
   EXPECT_THAT(*server_.store->ListRuns(), testing::IsEmpty());
-  for (const std::string name : {"a/b/../c", "\"quoted\" 'name'", "größe", std::string(255, 'z').c_str()}) {
+  for (const std::string& name :
+       std::vector<std::string>{"a/b/../c", "\"quoted\" 'name'", "größe", std::string(255, 'z')}) {
     courier_.Send(HelloMessage(1, Info(name)));
     ASSERT_TRUE(courier_.WaitWelcome(1)) << name;
     courier_.Send(StepsMessage(1, {LossStep(1, 1, 1)}));
@@ -72,7 +74,7 @@ TEST_F(RefusalTest, AMessageOverTheLimit) {
   courier_.Send(StepsMessage(1, {step}));
   const auto refusal = courier_.WaitRefusal();
   ASSERT_TRUE(refusal);
-  EXPECT_EQ(refusal->code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(refusal->code(), static_cast<int>(absl::StatusCode::kInvalidArgument)) << "to try again would not help";
   EXPECT_THAT(refusal->message(), HasSubstr("the limit is 4194304; send fewer steps a message"));
   EXPECT_EQ(server_.Refusals(RefusalReason::kMessageTooLarge), 1);
   // The stream lives, and the channel can be opened again: nothing was lost that was acknowledged.
@@ -159,10 +161,12 @@ TEST_F(RefusalTest, AMetricIdThatMeansTwoThingsInARun) {
   const auto refusal = courier_.WaitRefusal();
   ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->channel(), 2);
+  EXPECT_EQ(refusal->code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(refusal->message(), HasSubstr("one agent version a run"));
-  // Once mended, the rank may come.
-  courier_.Send(HelloMessage(3, Info("run", 1, 2)));
-  EXPECT_TRUE(courier_.WaitWelcome(3));
+  EXPECT_EQ(server_.Refusals(RefusalReason::kStore), 1);
+  // Once mended, the rank may come, on the same number too.
+  courier_.Send(HelloMessage(2, Info("run", 1, 2)));
+  EXPECT_TRUE(courier_.WaitWelcome(2));
 }
 
 TEST_F(RefusalTest, EventsAboutRefusalsAreRateLimitedAndCountersAreNot) {
@@ -173,7 +177,9 @@ TEST_F(RefusalTest, EventsAboutRefusalsAreRateLimitedAndCountersAreNot) {
   EXPECT_EQ(server_.Refusals(RefusalReason::kBadRank), 50);
   ASSERT_TRUE(server_.WaitEvent("rank_joined"));
   int refused = 0;
-  for (const auto& event : *server_.store->ReadEvents("", 0, 1000, false)) refused += event.kind() == "refused";
+  const auto events = server_.store->ReadEvents("", 0, 1000, false);
+  ASSERT_THAT(events, IsOk());
+  for (const auto& event : *events) refused += event.kind() == "refused";
   EXPECT_EQ(refused, 2) << "one a kind of refusal";
 }
 

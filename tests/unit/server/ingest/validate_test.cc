@@ -40,12 +40,15 @@ TEST(ValidateHelloTest, RefusesEachFault) {
                       "control character at byte 1");
   ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_rank(4); }, RefusalReason::kBadRank,
                       "rank 4 is not below the world size 4");
-  ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_world_size(0); }, RefusalReason::kBadRank, "world size is 0");
-  ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_world_size(kMaxWorldSize + 1); }, RefusalReason::kBadRank,
-                      absl::StrCat("1 to ", kMaxWorldSize));
-  ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_incarnation(0); }, RefusalReason::kBadRank, "incarnation 0");
-  ExpectHelloRejected([](v1::Hello* h) { (*h->mutable_rank()->mutable_metadata())["x"] = std::string(kMaxRankInfoBytes, 'x'); },
-                      RefusalReason::kBadRankInfo, "send less metadata");
+  ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_world_size(0); }, RefusalReason::kBadRank,
+                      "world size is 0");
+  ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_world_size(kMaxWorldSize + 1); },
+                      RefusalReason::kBadRank, absl::StrCat("1 to ", kMaxWorldSize));
+  ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->set_incarnation(0); }, RefusalReason::kBadRank,
+                      "incarnation 0");
+  ExpectHelloRejected(
+      [](v1::Hello* h) { (*h->mutable_rank()->mutable_metadata())["x"] = std::string(kMaxRankInfoBytes, 'x'); },
+      RefusalReason::kBadRankInfo, "send less metadata");
   ExpectHelloRejected([](v1::Hello* h) { h->mutable_rank()->add_layers()->set_heads(kMaxHeads + 1); },
                       RefusalReason::kBadRankInfo, "1025 heads");
   ExpectHelloRejected(
@@ -53,14 +56,17 @@ TEST(ValidateHelloTest, RefusesEachFault) {
         for (uint32_t i = 0; i <= kMaxLayers; ++i) h->mutable_rank()->add_layers()->set_index(i);
       },
       RefusalReason::kBadRankInfo, "1025 layers");
-  ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_name("Loss"); }, RefusalReason::kBadMetric, "[a-z]");
+  ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_name("Loss"); }, RefusalReason::kBadMetric,
+                      "[a-z]");
   ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_name(std::string(65, 'a')); },
                       RefusalReason::kBadMetric, "at most 64 bytes");
   ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_id(0); }, RefusalReason::kBadMetric, "id above 0");
-  ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_id(2); }, RefusalReason::kBadMetric, "listed twice");
+  ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_id(2); }, RefusalReason::kBadMetric,
+                      "listed twice");
   ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->set_dtype(v1::DTYPE_UNSPECIFIED); },
                       RefusalReason::kBadMetric, "dtype");
-  ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->add_axes(v1::AXIS_HEAD); }, RefusalReason::kBadMetric, "axes");
+  ExpectHelloRejected([](v1::Hello* h) { h->mutable_metrics(0)->add_axes(v1::AXIS_HEAD); }, RefusalReason::kBadMetric,
+                      "axes");
 }
 
 TEST(ValidateHelloTest, TheLimitOfMetricsIsExact) {
@@ -95,7 +101,8 @@ TEST(ValidateStepsTest, SequencesAscendWithinABatch) {
 TEST(ValidateStepsTest, BlocksFitTheirMetric) {
   EXPECT_FALSE(CheckBlock(Floats(kMaxLogit, {2, 2}, {1, 2, 3, 4})));
   ExpectRejected(CheckBlock(Scalar(77, 1)), RefusalReason::kBadMetric, "metric id 77");
-  ExpectRejected(CheckBlock(Floats(kMaxLogit, {4}, {1, 2, 3, 4})), RefusalReason::kBadShape, "has 2 axes, the block has 1");
+  ExpectRejected(CheckBlock(Floats(kMaxLogit, {4}, {1, 2, 3, 4})), RefusalReason::kBadShape,
+                 "has 2 axes, the block has 1");
   ExpectRejected(CheckBlock(Floats(kMaxLogit, {2, 2}, {1, 2, 3})), RefusalReason::kBadShape, "needs 4 float32");
   ExpectRejected(CheckBlock(Counts(kLoss, {}, {1})), RefusalReason::kBadShape, "needs 1 float32");
   ExpectRejected(CheckBlock(Floats(kMaxLogit, {0, 2}, {})), RefusalReason::kBadShape, "0 layers");

@@ -54,7 +54,8 @@ TEST(WriteQueueTest, PausedSessionsComeBackAtHalf) {
   WriteQueue queue(100);
   IngestCounters counters;
   ChannelTable table(&queue, &counters, absl::Seconds(1));
-  const auto session = std::make_shared<Session>(Session::Shared{&queue, &table, &counters, [](const auto&) {}}, "peer");
+  const auto session =
+      std::make_shared<Session>(Session::Shared{&queue, &table, &counters, [](const auto&) {}}, "peer");
   EXPECT_FALSE(queue.Pause(session)) << "there is room";
   queue.Push(Item(60));
   queue.Push(Item(60));

@@ -41,7 +41,9 @@ class RegistryTest : public testing::Test {
   }
   std::vector<std::string> Kinds() {
     std::vector<std::string> kinds;
-    for (const v1::Event& event : *store_->ReadEvents("run", 0, 10000, false)) kinds.push_back(event.kind());
+    const auto events = store_->ReadEvents("run", 0, 10000, false);
+    EXPECT_THAT(events, IsOk());
+    for (const v1::Event& event : *events) kinds.push_back(event.kind());
     return kinds;
   }
   v1::RunSummary Summary() { return registry_->Summaries().at(0); }
@@ -102,7 +104,8 @@ TEST_F(RegistryTest, CountsWhatIsNotFinite) {
   Step(0, LossStep(2, 2, -INFINITY));
   Step(0, LossStep(3, 3, 1));
   const RunCounts counts = registry_->Counts("run");
-  EXPECT_THAT(counts.nonfinite, ElementsAre(std::pair("attention", 7), std::pair("grad_norm", 1), std::pair("loss", 2)));
+  EXPECT_THAT(counts.nonfinite,
+              ElementsAre(std::pair("attention", 7), std::pair("grad_norm", 1), std::pair("loss", 2)));
   EXPECT_EQ(counts.steps, 3);
   EXPECT_EQ(registry_->Counts("nun").steps, 0);
 }
@@ -184,6 +187,19 @@ TEST_F(RegistryTest, OneRankOfTwoFinishingIsNotTheEnd) {
   registry_->Tick(Later(1000));
   EXPECT_EQ(Summary().status(), "lost");
   EXPECT_THAT(Kinds(), testing::Not(testing::Contains("run_finished")));
+}
+
+TEST_F(RegistryTest, AJobThatStartsAgainSmallerCanFinish) {
+  Join(0, 2);
+  Join(1, 2);
+  Leave(0, LeaveReason::kDied);
+  Leave(1, LeaveReason::kDied);
+  Join(0, 1, 2);
+  EXPECT_EQ(Summary().world_size(), 1);
+  Leave(0, LeaveReason::kFinished, 2);
+  EXPECT_EQ(Summary().status(), "finished");
+  EXPECT_EQ(registry_->State("run")->ranks_size(), 1);
+  EXPECT_EQ(registry_->Snapshot("run", false)->ranks_size(), 0);
 }
 
 TEST_F(RegistryTest, LimitsAreCounted) {

@@ -61,7 +61,9 @@ TEST(BlockCodecTest, ScalarsHaveNoShape) {
 
 TEST(BlockCodecTest, RefusesWhatDoesNotFit) {
   std::string value;
-  const auto encode = [&](const v1::Block& block, v1::DType dtype) { return EncodeBlock(kKey, block, dtype, 0, &value); };
+  const auto encode = [&](const v1::Block& block, v1::DType dtype) {
+    return EncodeBlock(kKey, block, dtype, 0, &value);
+  };
   const auto bad = StatusIs(absl::StatusCode::kInvalidArgument, _);
   EXPECT_THAT(encode(Floats(1, {2, 2}, {1, 2, 3}), v1::DTYPE_FLOAT32), bad);
   EXPECT_THAT(encode(Floats(1, {1}, {1}), v1::DTYPE_UINT64), bad);

@@ -79,8 +79,9 @@ TEST(GoldenTest, Format1Opens) {
     }
     ASSERT_THAT(store.ReadRows(run->run, metric, 1, 0, 0,
                                [&](const Store::Row& row) {
-                                 found.push_back(std::to_string(row.incarnation) + "/" + std::to_string(row.step) + "/" +
-                                                 std::to_string(row.time_unix_nanos) + row.block.SerializeAsString());
+                                 found.push_back(std::to_string(row.incarnation) + "/" + std::to_string(row.step) +
+                                                 "/" + std::to_string(row.time_unix_nanos) +
+                                                 row.block.SerializeAsString());
                                  return true;
                                }),
                 IsOk());

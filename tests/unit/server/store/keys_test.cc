@@ -14,8 +14,8 @@ std::string Encode(const RowKey& key) {
 }
 
 TEST(KeysTest, RowKeysSortByTheirFields) {
-  const std::vector<RowKey> ascending = {{1, 2, 3, 4, 5},     {1, 2, 3, 4, 255},   {1, 2, 3, 4, 256},
-                                         {1, 2, 3, 4, ~0ULL}, {1, 2, 3, 5, 0},     {1, 2, 4, 0, 0},
+  const std::vector<RowKey> ascending = {{1, 2, 3, 4, 5},     {1, 2, 3, 4, 255},         {1, 2, 3, 4, 256},
+                                         {1, 2, 3, 4, ~0ULL}, {1, 2, 3, 5, 0},           {1, 2, 4, 0, 0},
                                          {1, 3, 0, 0, 0},     {1, ~0U, ~0U, ~0U, ~0ULL}, {2, 0, 0, 0, 0}};
   for (size_t i = 1; i < ascending.size(); ++i) EXPECT_LT(Encode(ascending[i - 1]), Encode(ascending[i])) << i;
 }

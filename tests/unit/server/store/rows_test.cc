@@ -120,7 +120,8 @@ TEST_F(RowsTest, DurableSequencesComeBackAtRegistration) {
 
 TEST_F(RowsTest, SequencesMustFollow) {
   ASSERT_THAT(Append({LossStep(2, 1, 1)}), IsOk());
-  EXPECT_THAT(Append({LossStep(2, 1, 9)}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not follow 2")));
+  EXPECT_THAT(Append({LossStep(2, 1, 9)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not follow 2")));
   EXPECT_THAT(Append({LossStep(3, 2, 1), LossStep(3, 3, 1)}), StatusIs(absl::StatusCode::kInvalidArgument, _));
   EXPECT_THAT(Steps(0, 0), ElementsAre(1)) << "a refused batch leaves nothing";
 }
@@ -141,8 +142,9 @@ TEST_F(RowsTest, UnknownNamesSayWhatThereIs) {
   const auto visit = [](const Store::Row&) { return true; };
   EXPECT_THAT(store_->ReadRows("nun", "loss", 0, 0, 0, visit),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("known: \"run\"")));
-  EXPECT_THAT(store_->ReadRows("run", "lost", 0, 0, 0, visit),
-              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no metric \"lost\""), HasSubstr("loss, grad_norm"))));
+  EXPECT_THAT(
+      store_->ReadRows("run", "lost", 0, 0, 0, visit),
+      StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no metric \"lost\""), HasSubstr("loss, grad_norm"))));
 }
 
 TEST_F(RowsTest, VisitMayStop) {

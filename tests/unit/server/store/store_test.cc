@@ -77,8 +77,8 @@ TEST_F(StoreTest, BadNamesAreRefusedAndLeaveNoTrace) {
   refused(std::string("nul\0", 4), "control character");
   refused("\xC2\x85", "control character");  // U+0085
   refused("\xFF", "not UTF-8");
-  refused("\xC0\xAF", "not UTF-8");          // overlong slash
-  refused("\xED\xA0\x80", "not UTF-8");      // surrogate
+  refused("\xC0\xAF", "not UTF-8");      // overlong slash
+  refused("\xED\xA0\x80", "not UTF-8");  // surrogate
   refused("cut \xE2\x82", "not UTF-8");
   EXPECT_THAT(*store_->ListRuns(), SizeIs(0));
 }

@@ -24,8 +24,7 @@ MATCHER(IsOk, "is OK") {
 
 MATCHER_P2(StatusIs, code, message, "has the status code and a fitting message") {
   *result_listener << StatusOf(arg).ToString();
-  return StatusOf(arg).code() == code &&
-         testing::Matches(message)(std::string(StatusOf(arg).message()));
+  return StatusOf(arg).code() == code && testing::Matches(message)(std::string(StatusOf(arg).message()));
 }
 
 }  // namespace trimtab::server

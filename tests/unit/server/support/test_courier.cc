@@ -12,8 +12,8 @@ constexpr absl::Duration kPatience = absl::Seconds(20);  // a hang becomes a fai
 TestCourier::TestCourier(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-  stub_ = v1::TelemetryService::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  stub_ =
+      v1::TelemetryService::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   stream_ = stub_->Session(&context_);
   reader_ = std::thread([this] { Read(); });
 }

@@ -50,9 +50,7 @@ class TestServer {
   std::unique_ptr<Ingest> ingest;
   std::unique_ptr<QueryService> query;
 
-  uint64_t Refusals(RefusalReason reason) const {
-    return ingest->statistics().refusals[static_cast<size_t>(reason)];
-  }
+  uint64_t Refusals(RefusalReason reason) const { return ingest->statistics().refusals[static_cast<size_t>(reason)]; }
   // Waits for an event of this kind.
   std::optional<v1::Event> WaitEvent(const std::string& kind) const;
 
