@@ -106,7 +106,7 @@ for _ in $(seq 150); do
   sleep 0.1
 done
 [[ -s $data/ready.json ]] || die "trimtabd was not ready within 15 s; see $data/trimtabd.log"
-server=$("$python" -c 'import json,sys; print(json.load(open(sys.argv[1]))["listen"])' "$data/ready.json")
+server=$("$python" -c 'import json,sys; print(json.load(open(sys.argv[1]))["grpc"])' "$data/ready.json")
 http=$("$python" -c 'import json,sys; print(json.load(open(sys.argv[1]))["http"])' "$data/ready.json")
 export TRIMTAB_SERVER=$server
 echo "live page:  http://$http/"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/core/ring_format.h"
 #include "agent/courier/limits.h"
 #include "agent/courier/rank_info.h"
 
@@ -17,6 +18,15 @@ namespace {
 int64_t UnixNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// What the step takes in the ring.
+double RecordBytes(const agent::RingStep& step) {
+  uint64_t bytes = sizeof(agent::RecordHeader);
+  for (const agent::RingBlock& block : step.blocks) {
+    bytes += sizeof(agent::BlockHeader) + agent::RoundUp(block.count * (block.is_uint64 ? 8 : 4), 8);
+  }
+  return static_cast<double>(agent::RoundUp(bytes, agent::kRecordAlign));
 }
 
 }  // namespace
@@ -63,8 +73,8 @@ void Channel::PollRing(const ChannelLimits& limits, TimePoint now) {
     return;
   }
   const Duration away = Away(limits, now);
-  if (!reading_ && (welcomed_ || away > timings_.spill_after || now - opened_at_ > timings_.spill_after))
-    StartReading();
+  // A Welcome, if there will be one, saves reading what the server has.
+  if (!reading_ && (welcomed_ || limits.server_failed || now - opened_at_ > timings_.spill_after)) StartReading();
   if (!reading_) return;
   if (ended_) {
     if (away > timings_.park_after && !parked_) Park(now);
@@ -138,11 +148,12 @@ void Channel::Accept(const agent::RingStep& step) {
   }
   if (!encoded.ok()) {
     ++ring_dropped_;
-    spdlog::warn("{}: {}", Name(), std::string(encoded.message()));
+    if (!large_step_logged_) spdlog::warn("{}: {}", Name(), std::string(encoded.message()));
+    large_step_logged_ = true;
     return;
   }
-  step_bytes_ = step_bytes_ == 0 ? static_cast<double>(bytes.size())
-                                 : 0.9 * step_bytes_ + 0.1 * static_cast<double>(bytes.size());
+  const double bytes_in_ring = RecordBytes(step);
+  step_bytes_ = step_bytes_ == 0 ? bytes_in_ring : 0.9 * step_bytes_ + 0.1 * bytes_in_ring;
   queue_.Push(step.sequence, std::move(bytes));
 }
 
@@ -157,7 +168,8 @@ bool Channel::MakeRoom(const ChannelLimits& limits, TimePoint now) {
 bool Channel::RingMayOverwrite() const {
   const uint64_t safe = std::max(queue_.acked(), queue_.log().last_sequence());
   const uint64_t newest = ring_->last_sequence();
-  return newest > safe && static_cast<double>(newest - safe) * step_bytes_ > static_cast<double>(file_.bytes) / 2;
+  const uint64_t ring_bytes = file_.bytes > agent::kDataOffset ? file_.bytes - agent::kDataOffset : 0;
+  return newest > safe && static_cast<double>(newest - safe) * step_bytes_ > static_cast<double>(ring_bytes) / 2;
 }
 
 bool Channel::TrySpill(TimePoint now) {
@@ -165,8 +177,9 @@ bool Channel::TrySpill(TimePoint now) {
   queue_.log().meta().set_ring_dropped_steps(ring_dropped_);
   const absl::Status status = queue_.Spill();
   if (!status.ok()) {
-    if (!spool_failing_)
+    if (!spool_failing_) {
       spdlog::error("{}: spool: {}; steps stay in the ring while it holds them", Name(), std::string(status.message()));
+    }
     next_spill_ = now + std::chrono::seconds(1);
   } else if (spool_failing_) {
     spdlog::info("{}: the spool takes steps again", Name());

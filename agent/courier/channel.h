@@ -25,8 +25,9 @@
 namespace trimtab::courier {
 
 struct ChannelLimits {
-  size_t memory_bytes = 0;    // unacknowledged steps in memory
-  Duration server_away = {};  // since when no stream is up; 0 while one is
+  bool server_failed = false;  // the last attempt to reach the server failed
+  size_t memory_bytes = 0;     // unacknowledged steps in memory
+  Duration server_away = {};   // since when no stream is up; 0 while one is
 };
 
 class Channel {
@@ -129,6 +130,7 @@ class Channel {
   bool spool_failing_ = false;
   bool info_failing_ = false;
   bool bad_blocks_logged_ = false;
+  bool large_step_logged_ = false;
 
   // Server side.
   uint64_t ack_index_ = 0;  // answers sent in this stream

@@ -115,6 +115,7 @@ void Courier::OpenRing(const RingFile& file, TimePoint now) {
 void Courier::ServeRings(TimePoint now) {
   ChannelLimits limits;
   limits.memory_bytes = std::min(kMemoryBytesPerChannel, kMemoryBytesTotal / std::max<size_t>(1, channels_.size()));
+  limits.server_failed = link_->failed();
   limits.server_away = link_->away(now);
   for (auto& [id, channel] : channels_) {
     const bool was_corrupt = !channel->corrupt().empty();

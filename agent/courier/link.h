@@ -34,6 +34,8 @@ class Link {
   bool half_closed() const { return half_closed_; }
   // The server has spoken in this stream.
   bool up() const { return session_ != nullptr && up_; }
+  // The last stream, or the attempt to open one, failed, and no other one is up yet.
+  bool failed() const { return !last_problem_.empty(); }
   Outbox* outbox() { return session_.get(); }
   // How long the server has been away; 0 while up.
   Duration away(TimePoint now) const { return up() ? Duration::zero() : now - away_since_; }

@@ -101,9 +101,12 @@ TEST_F(CourierAwayTest, FullDiskLeavesStepsInTheRingAndCountsWhatItLoses) {
 
 TEST_F(CourierAwayTest, ServerThatDoesNotAcknowledgeGetsABoundedWindow) {
   server_->behaviour().acks = false;
-  TestTrainer trainer(rings_.path(), 1, 64 << 10);
-  CourierRunner courier(MakeOptions());
-  WriteSpooled(&trainer, 1, 1500, 50);  // connected, but the ring would overwrite
+  Options options = MakeOptions();
+  options.timings.stall = std::chrono::hours(1);
+  TestTrainer trainer(rings_.path(), 1, 64 << 10);  // about 340 steps
+  CourierRunner courier(options);
+  // Connected, so at ease until half of the ring is at risk; from there on the spool takes it.
+  WriteSpooled(&trainer, 1, 1500, 50, 220);
   {
     std::lock_guard<std::mutex> lock(store_.mutex);
     EXPECT_LE(store_.batches, kMaxInFlightBatches);
@@ -115,6 +118,22 @@ TEST_F(CourierAwayTest, ServerThatDoesNotAcknowledgeGetsABoundedWindow) {
   trainer.Close();
   EXPECT_EQ(courier.Join(), kExitOk);
   ExpectAll(1, 1500);
+}
+
+TEST_F(CourierAwayTest, AServerThatStallsIsAServerAway) {
+  server_->behaviour().acks = false;
+  Options options = MakeOptions();
+  options.timings.stall = std::chrono::milliseconds(200);
+  {
+    TestTrainer trainer(rings_.path(), 1);
+    for (uint64_t step = 1; step <= 50; ++step) trainer.Step(step);
+  }
+  EXPECT_EQ(CourierRunner(options).Join(), kExitOk) << "does not wait for ever";
+  EXPECT_EQ(NewestSpooled(), 50u);
+  server_->behaviour().acks = true;
+  options.drain = true;
+  EXPECT_EQ(CourierRunner(options).Join(), kExitOk);
+  ExpectAll(1, 50);
 }
 
 TEST_F(CourierAwayTest, EndsWithoutAServerAndTheNextCourierDeliversWithoutTheRing) {

@@ -73,12 +73,12 @@ class CourierFixture : public ::testing::Test {
     }
     return newest;
   }
-  // Writes steps first..last, never further ahead of the spool than the ring holds.
-  void WriteSpooled(TestTrainer* trainer, uint64_t first, uint64_t last, uint64_t burst = 100) {
+  // Writes steps first..last, never further ahead of the spool than `slack` and a burst.
+  void WriteSpooled(TestTrainer* trainer, uint64_t first, uint64_t last, uint64_t burst = 100, uint64_t slack = 0) {
     for (uint64_t step = first; step <= last; ++step) {
       trainer->Step(step);
       if (step % burst == 0 || step == last) {
-        ASSERT_TRUE(WaitUntil([&] { return NewestSpooled() >= step; })) << "step " << step;
+        ASSERT_TRUE(WaitUntil([&] { return NewestSpooled() + slack >= step; })) << "step " << step;
       }
     }
   }

@@ -164,7 +164,7 @@ TEST_F(CourierTest, HostileInfoKeepsTheLastGood) {
   std::string many = "{\"layers\":[{}";
   for (int i = 0; i < kMaxInfoEntries; ++i) many += ",{}";
   many += "]}";
-  for (const std::string& text : {std::string("{\"metadata\": 3"), std::string("{\"layers\": 7}"), many}) {
+  for (const std::string& text : {std::string("{\"metadata\": 3}"), std::string("{\"layers\": 7}"), many}) {
     ASSERT_EQ(trimtab_set_info(trainer.agent(), text.data(), text.size()), TRIMTAB_OK) << trimtab_last_error();
     std::this_thread::sleep_for(std::chrono::milliseconds(60));
   }
