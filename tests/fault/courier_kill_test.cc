@@ -200,7 +200,7 @@ TEST_F(CourierKillTest, TerminatedWithoutAServerItSpoolsAndEnds) {
 
 TEST_F(CourierKillTest, WrongFlagsEndWithTwo) {
   EXPECT_EQ(Process({TRIMTAB_COURIER, "--server", "nowhere"}).Wait(), kExitUsage);
-  EXPECT_EQ(StartCourier({"--log-file", "/no/such/folder/log"})->Wait(), kExitUsage);
+  EXPECT_EQ(StartCourier({"--log-file", "/proc/no/log"})->Wait(), kExitUsage);
 }
 
 }  // namespace
