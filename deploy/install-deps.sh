@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that trimtab needs. Only what is missing; says what it will do before it does it.
 #
-#   deploy/install-deps.sh [--runtime|--test] [--print]
+#   deploy/install-deps.sh [--test] [--print]
 #
 #   (default)   what `deploy/quickstart.sh` needs: C++ libraries, compiler, CMake, Python with venv
 #   --test      also what `tests/run.sh` needs: GoogleTest, Prometheus, Alertmanager, Chromium

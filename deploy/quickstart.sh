@@ -39,7 +39,7 @@ while (($#)); do
 done
 ((steps >= 200)) || die "--steps must be at least 200" 2
 if [[ -n $json ]]; then
-  : >"$json" || die "cannot write to '$json'" 2
+  { : >"$json"; } 2>/dev/null || die "--json: cannot write to '$json'" 2
 fi
 mkdir -p "$work"
 work=$(cd "$work" && pwd)

@@ -58,7 +58,7 @@ step_build() {
   cmake --preset dev && cmake --build --preset dev -j "$jobs"
 }
 
-ctest_label() { ctest --preset dev -j "$jobs" -L "$1" --no-tests=error --repeat until-pass:3; }
+ctest_label() { ctest --preset dev -j "$jobs" -L "$1" --no-tests=error; }
 pytest_in() { TRIMTAB_BUILD_DIR=$build "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@"; }
 
 step_cpp() { ctest_label unit; }

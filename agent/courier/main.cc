@@ -1,9 +1,9 @@
 // trimtab-courier: carries telemetry of the trainers on one node to trimtabd, and commands back.
+#include <signal.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -17,7 +17,7 @@ trimtab::courier::Courier* running = nullptr;
 
 void OnSignal(int signal) {
   if (running != nullptr) running->Stop();
-  std::signal(signal, SIG_DFL);  // the second one ends us at once
+  ::signal(signal, SIG_DFL);  // the second one ends us at once
 }
 
 // False, with a line on stderr, when the log file cannot be written.
@@ -47,7 +47,13 @@ int main(int argc, char** argv) {
   trimtab::courier::Courier courier(*std::move(options),
                                     [server] { return trimtab::courier::OpenGrpcSession(server); });
   running = &courier;
-  std::signal(SIGPIPE, SIG_IGN);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, OnSignal);
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t handled;  // a launcher that waits for signals has them blocked, and we inherit that
+  sigemptyset(&handled);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    sigaddset(&handled, signal);
+    ::signal(signal, OnSignal);
+  }
+  sigprocmask(SIG_UNBLOCK, &handled, nullptr);
   return courier.Run();
 }

@@ -71,32 +71,29 @@ absl::Status ChannelTable::Send(const RankKey& rank, const v1::Command& command)
                                                      pending.size(), " unanswered commands"));
   }
   pending.push_back(command);
-  const std::shared_ptr<Channel>& channel = found->second.channel;
-  pending.back().set_channel(0);
-  if (!channel->welcomed) return absl::OkStatus();  // goes out right after the Welcome
-  pending.back().set_channel(channel->id);          // and is a redelivery from now on
-  v1::ServerMessage message;
-  *message.mutable_command() = command;
-  message.mutable_command()->set_channel(channel->id);
-  ++counters_->commands_sent;
-  channel->session->Reply(std::move(message));
-  return absl::OkStatus();
+  pending.back().set_channel(0);  // not sent yet
+  if (found->second.channel->welcomed) Deliver(*found->second.channel, &pending.back());
+  return absl::OkStatus();  // without a Welcome yet it goes out right after it
 }
 
-std::vector<v1::Command> ChannelTable::Welcomed(const std::shared_ptr<Channel>& channel) {
+void ChannelTable::Welcomed(const std::shared_ptr<Channel>& channel) {
   const int64_t now = absl::GetCurrentTimeNanos();
   absl::MutexLock lock(&mutex_);
   channel->welcomed = true;
-  std::vector<v1::Command> again;
   const auto found = pending_.find(channel->rank);
-  if (found == pending_.end()) return again;
+  if (found == pending_.end()) return;
   for (v1::Command& command : found->second) {
     if (command.deadline_unix_nanos() != 0 && command.deadline_unix_nanos() < now) continue;
-    if (command.channel() != 0) ++counters_->commands_redelivered;
-    command.set_channel(channel->id);
-    again.push_back(command);
+    Deliver(*channel, &command);
   }
-  return again;
+}
+
+void ChannelTable::Deliver(const Channel& channel, v1::Command* command) {
+  ++(command->channel() == 0 ? counters_->commands_sent : counters_->commands_redelivered);
+  command->set_channel(channel.id);
+  v1::ServerMessage message;
+  *message.mutable_command() = *command;
+  channel.session->Reply(std::move(message));
 }
 
 void ChannelTable::Answered(const RankKey& rank, const v1::CommandAck& ack) {

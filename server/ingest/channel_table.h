@@ -38,8 +38,8 @@ class ChannelTable {
 
   // See CommandLink::Send.
   absl::Status Send(const RankKey& rank, const v1::Command& command);
-  // The channel got its Welcome: returns the commands to deliver again.
-  std::vector<v1::Command> Welcomed(const std::shared_ptr<Channel>& channel);
+  // The channel got its Welcome: sends it the commands that still wait for an answer.
+  void Welcomed(const std::shared_ptr<Channel>& channel);
   // Forgets the command that this answers.
   void Answered(const RankKey& rank, const v1::CommandAck& ack);
   // Drops commands past their deadline.
@@ -52,6 +52,9 @@ class ChannelTable {
     uint64_t incarnation = 0;
     std::shared_ptr<Channel> channel;
   };
+
+  // Sends under the lock, so that a later phase of a plan never overtakes an earlier one.
+  void Deliver(const Channel& channel, v1::Command* command) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   WriteQueue* const queue_;
   IngestCounters* const counters_;

@@ -246,11 +246,7 @@ void Writer::AnnounceHello(const WriteItem& item) {
   message.mutable_welcome()->set_last_durable_sequence(channel.progress->last_sequence);
   message.mutable_welcome()->set_sample_every_steps(options_.sample_every_steps);
   channel.session->Reply(std::move(message));
-  for (v1::Command& command : table_->Welcomed(item.channel)) {
-    v1::ServerMessage again;
-    *again.mutable_command() = std::move(command);
-    channel.session->Reply(std::move(again));
-  }
+  table_->Welcomed(item.channel);
   const v1::Hello& hello = item.message->hello();
   for (StepListener* listener : step_listeners_) {
     listener->OnRankJoined(channel.rank, hello.rank(), channel.metrics.rows());

@@ -1,95 +1,15 @@
 """The whole chain on real jobs: hooks, ring, courier, server, store, command line, a switch on all ranks."""
 
 import csv
-import json
-import signal
 import struct
 import subprocess
 import sys
-import time
 
 import pytest
 from jobs import EXAMPLES, binary, job_environment
+from trimtabd import JOIN_SECONDS, Jobs, Server, wait_for
 
-READY_SECONDS = 60
-JOIN_SECONDS = 300
 GPT = EXAMPLES / "train_gpt.py"
-
-
-class Server:
-    """trimtabd on a free loopback port, and the command line against it."""
-
-    def __init__(self, folder):
-        folder.mkdir()
-        ready, self.log = folder / "ready.json", folder / "trimtabd.log"
-        self.process = subprocess.Popen(
-            [
-                binary("trimtabd"),
-                "--listen",
-                "127.0.0.1:0",
-                "--http",
-                "127.0.0.1:0",
-                "--data-dir",
-                folder / "store",
-                "--ready-file",
-                ready,
-            ],
-            stdout=open(self.log, "wb"),
-            stderr=subprocess.STDOUT,
-            env=job_environment(),
-        )
-        wait_for(lambda: ready.exists() and ready.stat().st_size, READY_SECONDS, lambda: self.log.read_text())
-        self.address = json.loads(ready.read_text())["grpc"]
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
-
-    def cli(self, *words, check=True):
-        """Standard output of the command, as JSON documents when --json is among the words."""
-        result = subprocess.run(
-            [str(binary("trimtab")), *words, "--server", self.address],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=job_environment(),
-        )
-        assert not check or result.returncode == 0, result.stderr
-        if not check:
-            return result
-        return [json.loads(line) for line in result.stdout.splitlines()] if "--json" in words else result.stdout
-
-    def series(self, run, metric, *options):
-        """{step: value or list of values} of a metric."""
-        rows = csv.DictReader(self.cli("series", run, "--metric", metric, "--csv", *options).splitlines())
-        values = {}
-        for row in rows:
-            values.setdefault(int(row["step"]), []).append(float(row["value"]))
-        return values
-
-    def steps(self, run):
-        runs = [entry for line in self.cli("runs", "--json") for entry in line.get("runs", []) if entry["run"] == run]
-        return int(runs[0].get("lastStep", runs[0].get("last_step", 0))) if runs else 0
-
-    def finished_plan(self, run, index):
-        """The run's plan of that place in time, once it is neither being prepared nor committed."""
-        underway = {"PLAN_STATE_PREPARING", "PLAN_STATE_COMMITTING"}
-        plans = []
-
-        def finished():
-            (answer,) = self.cli("plans", run, "--json")
-            plans[:] = sorted(answer.get("plans", []), key=lambda plan: int(plan["id"]))
-            return len(plans) > index and plans[index]["state"] not in underway
-
-        wait_for(finished, JOIN_SECONDS, lambda: plans)
-        return plans[index]
-
-
-def wait_for(condition, seconds, explain=lambda: ""):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, explain()
-        time.sleep(0.1)
 
 
 def single(value):
@@ -106,40 +26,9 @@ def server(tmp_path):
 
 @pytest.fixture
 def start(server, shim, tmp_path):
-    """start(run, command, *options) -> Popen of `trimtab run` towards the server; its output is in `<run>.txt`."""
-    started = []
-
-    def run(name, command, *options):
-        output = open(tmp_path / f"{name}.txt", "w")
-        job = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "trimtab",
-                "run",
-                "--server",
-                server.address,
-                "--run",
-                name,
-                "--sample-every",
-                "2",
-                *options,
-                "--",
-                *map(str, command),
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=tmp_path,
-            env=job_environment(TRIMTAB_COURIER=binary("trimtab-courier")),
-        )
-        started.append(job)
-        return job
-
-    yield run
-    for job in started:
-        if job.poll() is None:
-            job.terminate()
-            job.wait(60)
+    jobs = Jobs(server, tmp_path)
+    yield lambda name, command, *options: jobs(name, command, "--sample-every", "2", *options)
+    jobs.stop()
 
 
 def two_ranks(port, *words):

@@ -21,11 +21,12 @@ _SI_KERNEL = 0x80  # the terminal sent it, to the job as well
 _POLL_SECONDS = 1.0
 
 
-def run(command: list[str], environment: dict[str, str], started=None) -> int:
+def run(command: list[str], environment: dict[str, str], started=None, tend=None) -> int:
     """Runs `command` and returns its exit status, or 128 + n when signal n ended it.
 
-    `started(pid)` is called once the child exists. Must be called on the main thread of a process with no other
-    threads. Raises OSError when the command cannot be started.
+    `started(pid)` is called once the child exists, `tend()` about once a second and whenever a child of this process
+    ended; it must not block. Must be called on the main thread of a process with no other threads. Raises OSError when
+    the command cannot be started.
     """
     watched = {*_FORWARDED, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -36,13 +37,15 @@ def run(command: list[str], environment: dict[str, str], started=None) -> int:
         )
         if started:
             started(child)
-        return _supervise(child, watched)
+        return _supervise(child, watched, tend)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _supervise(child: int, watched: set) -> int:
+def _supervise(child: int, watched: set, tend) -> int:
     while True:
+        if tend:
+            tend()
         finished, status = os.waitpid(child, os.WNOHANG)
         if finished:
             code = os.waitstatus_to_exitcode(status)

@@ -2,31 +2,78 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from . import _log, _paths
 
 DELIVER_SECONDS_MAX = 10.0
+RESTART_SECONDS = 0.5
+RESTART_SECONDS_MAX = 5.0
 
 
 class Courier:
-    """A running courier. It outlives this process until its rings are delivered; it is never killed by us."""
+    """A running courier. It outlives this process until its rings are delivered; it is never killed by us.
 
-    def __init__(self, process: subprocess.Popen):
-        self._process = process
+    `launch` starts its process. One that a signal ended (out of memory, an operator's kill) is started again by `tend`
+    and resumes from its spool and the rings. One that ended by itself stays ended: it was done, or said why it cannot go
+    on. Not thread-safe.
+    """
+
+    def __init__(self, launch):
+        self._launch = launch
+        self._process = launch()
+        self._started = time.monotonic()
+        self._delay = RESTART_SECONDS
+        self._deaths = 0
+        self._ended = False  # a death that `tend` has seen and not answered yet
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    def tend(self) -> bool:
+        """Starts the courier again when a signal ended it, at most every RESTART_SECONDS, twice as long after each
+        early death. True while there is a courier or there will be one. Does not block."""
+        code = self._process.poll()
+        if code is None:
+            return True
+        if code >= 0:
+            return False
+        if not self._ended:
+            self._ended = True
+            if time.monotonic() - self._started > RESTART_SECONDS_MAX:
+                self._delay = RESTART_SECONDS
+            self._deaths += 1
+            if self._deaths <= 5 or self._deaths % 100 == 0:
+                _log.say(
+                    f"warning: the courier (pid {self.pid}) was ended by signal {-code}; it is started again "
+                    f"(death {self._deaths})"
+                )
+        if time.monotonic() - self._started < self._delay:
+            return True
+        self._delay = min(self._delay * 2, RESTART_SECONDS_MAX)
+        try:
+            self._process = self._launch()
+        except OSError as error:
+            _log.say(f"warning: the courier does not start again ({error.strerror})")
+            return True
+        self._started, self._ended = time.monotonic(), False
+        return True
+
     def wait(self, seconds: float = DELIVER_SECONDS_MAX) -> bool:
         """True when the courier has delivered everything and ended within `seconds`."""
-        try:
-            return self._process.wait(timeout=seconds) == 0
-        except subprocess.TimeoutExpired:
-            return False
+        deadline = time.monotonic() + seconds
+        while self.tend():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=min(left, RESTART_SECONDS))
+        return self._process.returncode == 0
 
 
 def start(server: str, ring_dir: Path, log_file: str | None = None) -> Courier | None:
@@ -56,11 +103,14 @@ def start(server: str, ring_dir: Path, log_file: str | None = None) -> Courier |
     ]
     command += ["--log-file", log_file] if log_file else ["--log-level", "warn"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_PRELOAD")}
-    try:
-        process = subprocess.Popen(
+
+    def launch() -> subprocess.Popen:
+        return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True, env=environment
         )
+
+    try:
+        return Courier(launch)
     except OSError as error:
         _log.say(f"warning: {executable} does not start ({error.strerror}); nothing reaches {server}")
         return None
-    return Courier(process)

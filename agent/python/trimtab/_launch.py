@@ -46,7 +46,7 @@ def run(settings: Settings, command: list[str], courier: bool = True) -> int:
         )
     carrier = _courier.start(settings.server, folder, settings.log_file) if courier and settings.server else None
     try:
-        code = _start(command, child_environment(settings, library))
+        code = _start(command, child_environment(settings, library), carrier.tend if carrier else None)
     finally:
         _finish(carrier, folder, own_folder, settings)
     return code
@@ -115,9 +115,9 @@ def _ask_other_python(python: str) -> list[str] | None:
     return lines[-2:]
 
 
-def _start(command: list[str], environment: dict[str, str]) -> int:
+def _start(command: list[str], environment: dict[str, str], tend=None) -> int:
     try:
-        return _child.run(command, environment)
+        return _child.run(command, environment, tend=tend)
     except FileNotFoundError:
         _log.say(f"command not found: {command[0]}")
         return EXIT_NOT_FOUND

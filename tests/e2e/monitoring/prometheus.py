@@ -3,21 +3,18 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from trimtabd import free_port
+
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "deploy/prometheus/rules/trimtab.yml"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Prometheus:

@@ -3,67 +3,49 @@ the dashboard and every rule is executed, and the numbers are compared with the 
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
+from jobs import EXAMPLES, PACKAGE_PARENT, binary, job_environment
 from prometheus import ROOT, RULES, Prometheus, expand, metric_names
+from trimtabd import Server
 
-BUILD = Path(os.environ.get("TRIMTAB_BUILD_DIR", ROOT / "build/dev"))
-STEPS = 2400  # past the alarm (about 1,500) and the switch of this configuration, before the explosion
-
-
-def binary(name: str) -> str:
-    found = [path for path in BUILD.rglob(name) if path.is_file() and os.access(path, os.X_OK)]
-    assert found, f"{name} is not built in {BUILD}; set TRIMTAB_BUILD_DIR"
-    return str(found[0])
+STEPS = 2400  # past alarm and switch (about 2,000) of this configuration, before the explosion (about 3,750)
 
 
 class Live:
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self.folder, self.begin = folder, time.time()
-        self.trimtab = binary("trimtab")
-        self.server_process = subprocess.Popen(
-            [binary("trimtabd"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", folder / "store",
-             "--ready-file", folder / "ready.json"], stderr=open(folder / "trimtabd.log", "wb"))
-        deadline = time.monotonic() + 30
-        while not (folder / "ready.json").exists():
-            assert self.server_process.poll() is None, (folder / "trimtabd.log").read_text()
-            assert time.monotonic() < deadline, "trimtabd was not ready within 30 s"
-            time.sleep(0.1)
-        ready = json.loads((folder / "ready.json").read_text())
-        self.server, self.http = ready["grpc"], ready["http"]
-        self.prometheus = Prometheus(folder, self.http)
+        self.server = Server(folder / "server")
+        self.prometheus = Prometheus(folder, self.server.http)
         self.train()
         time.sleep(2.5)  # two more scrapes see the end
         self.end = time.time()
 
     def train(self):
-        environment = {**os.environ, "TRIMTAB_PYTHON": sys.executable, "TRIMTAB_COURIER": binary("trimtab-courier"),
-                       "TRIMTAB_PYTHONPATH": str(ROOT / "agent/python")}
-        jobs = [subprocess.Popen(
-            [self.trimtab, "run", "--server", self.server, "--run", name, "--emulate-storage", "e5m2", *flags, "--",
-             sys.executable, ROOT / "agent/python/examples/train_gpt.py", "--steps", str(STEPS), "--seed", "0"],
-            env=environment, stdout=open(self.folder / f"{name}.log", "wb"), stderr=subprocess.STDOUT)
-            for name, flags in (("protected", ["--act"]), ("watched", []))]
+        # The `trimtab` command reaches the Python launcher, as for a user.
+        environment = job_environment(
+            TRIMTAB_PYTHON=sys.executable, TRIMTAB_COURIER=binary("trimtab-courier"), TRIMTAB_PYTHONPATH=PACKAGE_PARENT
+        )
+        jobs = [
+            subprocess.Popen(
+                [binary("trimtab"), "run", "--server", self.server.address, "--run", name, "--emulate-storage", "e5m2",
+                 *flags, "--", sys.executable, EXAMPLES / "train_gpt.py", "--steps", str(STEPS), "--seed", "0"],
+                env=environment, stdout=open(self.folder / f"{name}.log", "wb"), stderr=subprocess.STDOUT)
+            for name, flags in (("protected", ["--act"]), ("watched", []))
+        ]
         for job in jobs:
             assert job.wait(900) == 0, "".join(path.read_text() for path in self.folder.glob("*ed.log"))
 
-    def last_block(self, run: str, metric: str):
-        done = subprocess.run([self.trimtab, "--server", self.server, "--json", "series", run, "--metric", metric],
-                              capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])["points"][-1]["block"]
+    def last_block(self, run, metric):
+        return self.server.cli("series", run, "--metric", metric, "--json")[-1]["points"][-1]["block"]
 
     def stop(self):
         self.prometheus.stop()
-        self.server_process.terminate()
-        assert self.server_process.wait(30) == 0
+        self.server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +126,7 @@ def test_values_equal_the_store(live, run):
 def test_exported_metrics_pass_promtool(live):
     import urllib.request
 
-    with urllib.request.urlopen(f"http://{live.http}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{live.server.http}/metrics", timeout=20) as answer:
         text = answer.read()
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     # Lint remarks (exit 3) are printed for the reader; text that cannot be parsed is an error.

@@ -231,6 +231,16 @@ def test_a_courier_gets_its_arguments_and_time_to_deliver(tmp_path):
     assert delivered == "delivered"
 
 
+def test_a_killed_courier_is_started_again_and_one_that_gave_up_is_not(tmp_path):
+    courier, record = tmp_path / "courier", tmp_path / "record"
+    courier.write_text(f'#!/bin/sh\necho "life $$" >> {record}\n[ $(wc -l < {record}) = 3 ] && exit 3\nkill -9 $$\n')
+    courier.chmod(0o755)
+    result = trimtab("run", "--server", "127.0.0.1:7071", "--", "sleep", "4", TRIMTAB_COURIER=courier)
+    assert result.returncode == 0
+    assert len(record.read_text().splitlines()) == 3
+    assert result.stderr.count("ended by signal 9; it is started again") == 2
+
+
 def test_a_terminal_interrupt_does_not_reach_the_courier(tmp_path):
     courier, record = tmp_path / "courier", tmp_path / "record"
     courier.write_text(f"#!/bin/sh\necho started > {record}\nsleep 2\necho delivered >> {record}\n")

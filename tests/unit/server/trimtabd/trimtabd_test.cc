@@ -15,6 +15,7 @@
 #include "tests/unit/server/support/status_matchers.h"
 #include "tests/unit/server/support/temp_dir.h"
 #include "tests/unit/server/support/test_courier.h"
+#include "tests/unit/server/support/test_server.h"
 #include "trimtab/v1/control.grpc.pb.h"
 #include "trimtab/v1/query.grpc.pb.h"
 
@@ -59,11 +60,14 @@ TEST_F(TrimtabdTest, ServesAndEndsCleanly) {
   for (uint64_t s = 1; s <= 20; ++s) courier.Send(StepsMessage(1, {LossStep(s, s, 1)}));
   ASSERT_TRUE(courier.WaitDurable(1, 20));
   const auto channel = grpc::CreateChannel(server->grpc_address(), grpc::InsecureChannelCredentials());
-  grpc::ClientContext list, policy;
-  v1::ListRunsResponse runs;
-  ASSERT_TRUE(v1::QueryService::NewStub(channel)->ListRuns(&list, {}, &runs).ok());
-  ASSERT_EQ(runs.runs_size(), 1);
-  EXPECT_EQ(runs.runs(0).last_step(), 20);
+  // The picture of the runs follows the durable acknowledgement.
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext list;
+    v1::ListRunsResponse runs;
+    return v1::QueryService::NewStub(channel)->ListRuns(&list, {}, &runs).ok() && runs.runs_size() == 1 &&
+           runs.runs(0).last_step() == 20;
+  }));
+  grpc::ClientContext policy;
   v1::GetPolicyResponse loaded;
   ASSERT_TRUE(v1::ControlService::NewStub(channel)->GetPolicy(&policy, {}, &loaded).ok());
   EXPECT_FALSE(loaded.yaml().empty());
