@@ -62,7 +62,8 @@ ctest_label() { ctest --preset dev -j "$jobs" -L "$1" --no-tests=error; }
 pytest_in() { TRIMTAB_BUILD_DIR=$build "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@"; }
 
 step_cpp() { ctest_label unit; }
-step_python() { pytest_in tests/unit; }
+# The hook library is loaded into a process once: its own tests have one to themselves.
+step_python() { pytest_in tests/unit --ignore tests/unit/agent/torch && pytest_in tests/unit/agent/torch; }
 step_rules() { pytest_in tests/e2e/monitoring; }
 step_e2e() { pytest_in tests/e2e --ignore tests/e2e/monitoring --ignore tests/e2e/page; }
 step_page() { pytest_in tests/e2e/page; }
