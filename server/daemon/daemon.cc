@@ -119,7 +119,7 @@ class DaemonImpl final : public Daemon {
                               .sample_every_steps = config_.sample_every_steps},
                              store_.get());
     // Before whoever writes events, so that none is missed.
-    exporter_ = MetricsExporter::Create(registry_.get(), store_.get(), MetricsSettings());
+    exporter_ = MetricsExporter::Create(registry_.get(), store_.get(), MetricsSettings(policy));
     store_->AddEventListener(exporter_.get());
     TRIMTAB_ASSIGN_OR_RETURN(controller_, Controller::Create({}, ingest_.get(), store_.get(), store_.get()));
     TRIMTAB_ASSIGN_OR_RETURN(policy_,
@@ -147,9 +147,10 @@ class DaemonImpl final : public Daemon {
     return absl::OkStatus();
   }
 
-  MetricsOptions MetricsSettings() const {
+  MetricsOptions MetricsSettings(const Policy& rules) const {
     MetricsOptions options{.max_series = config_.max_series, .version = version_};
     options.ingest = [this] { return ingest_->statistics(); };
+    for (const Rule& rule : rules.rules) options.rules.push_back(rule.name);
     const auto policy = [this](const char* name, const char* help, uint64_t PolicyEngine::Statistics::*field) {
       return ExtraMetric{name, help, /*counter=*/true,
                          [this, field] { return static_cast<double>(policy_->statistics().*field); }};

@@ -25,9 +25,14 @@ void EventCounts::Add(const v1::Event& event) {
 }
 
 EventCounts::OfRun EventCounts::Of(const std::string& run) const {
-  absl::ReaderMutexLock lock(&mutex_);
-  const auto found = runs_.find(run);
-  return found == runs_.end() ? OfRun() : found->second;
+  OfRun counts;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    const auto found = runs_.find(run);
+    if (found != runs_.end()) counts = found->second;
+  }
+  for (const std::string& rule : rules_) counts.alerts.try_emplace(rule, 0);
+  return counts;
 }
 
 uint64_t EventCounts::refused() const {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -23,11 +25,16 @@ class EventCounts {
     std::map<std::string, uint64_t> alerts;  // by rule
   };
 
+  // Alerts of these rules count from zero in every run: a counter that appears with its first alert would hide it from
+  // changes() and increase().
+  explicit EventCounts(std::vector<std::string> rules = {}) : rules_(std::move(rules)) {}
+
   void Add(const v1::Event& event);
   OfRun Of(const std::string& run) const;  // zeros for a run without decisions
   uint64_t refused() const;
 
  private:
+  const std::vector<std::string> rules_;
   mutable absl::Mutex mutex_;
   std::map<std::string, OfRun> runs_ ABSL_GUARDED_BY(mutex_);
   uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;

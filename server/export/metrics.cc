@@ -107,7 +107,7 @@ class ExporterImpl final : public MetricsExporter {
   const Store* const store_;
   const MetricsOptions options_;
   const int64_t start_unix_seconds_;
-  EventCounts counts_;
+  EventCounts counts_{options_.rules};
   mutable std::atomic<uint64_t> left_out_{0};
   std::atomic<double> scrape_seconds_{0};
 };

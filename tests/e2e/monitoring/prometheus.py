@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.parse
@@ -15,8 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "deploy/prometheus/rules/trimtab.yml"
 
 
-
-
 class Prometheus:
     """Scrapes `target` once a second with the repository's own configuration and rules."""
 
@@ -25,7 +22,9 @@ class Prometheus:
         config = config.replace("127.0.0.1:7071", target).replace("_interval: 5s", "_interval: 1s")
         assert target in config, "prometheus.yml no longer names trimtabd's default address"
         (folder / "rules").mkdir()
-        shutil.copy(RULES, folder / "rules")
+        rules = re.sub(r"\[30s\]", "[6s]", RULES.read_text())  # as many scrapes as with the intervals of operations
+        assert rules != RULES.read_text()
+        (folder / "rules" / RULES.name).write_text(rules)
         (folder / "prometheus.yml").write_text(config)
         self.url = f"http://127.0.0.1:{free_port()}"
         self.process = subprocess.Popen(

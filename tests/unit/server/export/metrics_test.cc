@@ -138,7 +138,7 @@ TEST_F(MetricsTest, NonFiniteValues) {
 }
 
 TEST_F(MetricsTest, DecisionsAreCountedFromTheAuditLog) {
-  Start();
+  Start({.rules = {"logit_growth"}});
   Run("r", 1, 1);
   const auto append = [&](const std::string& kind, const std::string& rule) {
     v1::Event event;
@@ -155,6 +155,7 @@ TEST_F(MetricsTest, DecisionsAreCountedFromTheAuditLog) {
   append("rollback_planned", "");
   const auto s = Scrape();
   EXPECT_EQ(s.at("trimtab_alerts_total{run=\"r\",rule=\"logit_runaway\"}"), 2);
+  EXPECT_EQ(s.at("trimtab_alerts_total{run=\"r\",rule=\"logit_growth\"}"), 0) << "there before its first alert";
   EXPECT_EQ(s.at("trimtab_switches_total{run=\"r\",result=\"applied\"}"), 1);
   EXPECT_EQ(s.at("trimtab_switches_total{run=\"r\",result=\"refused\"}"), 1);
   EXPECT_EQ(s.at("trimtab_switches_total{run=\"r\",result=\"rollback\"}"), 1);
