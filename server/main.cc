@@ -1,6 +1,7 @@
 // trimtabd: wires the rooms together, serves until SIGTERM or SIGINT, and shuts down in the order that loses nothing.
 //
-// Exit status: 0 after a clean shutdown, 1 when it cannot serve (port taken, data folder locked), 2 for bad settings.
+// Exit status: 0 after a clean shutdown, 1 when it cannot serve (port taken, data folder
+// locked) or go on (the disk failed under the store's log), 2 for bad settings.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -48,5 +49,6 @@ int main(int argc, char** argv) {
   const int signal = stop.Wait();
   spdlog::info("signal {}: shutting down", signal);
   (*daemon)->Shutdown();
-  return 0;
+  const absl::Status failure = (*daemon)->failure();
+  return failure.ok() ? 0 : Complain(failure, kCannotServe);
 }

@@ -1,5 +1,6 @@
 #include "server/daemon/daemon.h"
 
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -100,10 +101,23 @@ class DaemonImpl final : public Daemon {
     store_.reset();
   }
 
+  absl::Status failure() const override {
+    absl::MutexLock lock(&mutex_);
+    return failure_;
+  }
+
   std::string grpc_address() const override { return FormatAddress(grpc_.address); }
   std::string http_address() const override { return http_address_; }
 
  private:
+  void Fail(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mutex_);
+      failure_ = status;
+    }
+    kill(getpid(), SIGTERM);
+  }
+
   // Everything that works without a port.
   absl::Status OpenRooms() {
     TRIMTAB_ASSIGN_OR_RETURN(Policy policy, LoadPolicy(config_));
@@ -116,7 +130,8 @@ class DaemonImpl final : public Daemon {
     TRIMTAB_RETURN_IF_ERROR(registry_->Restore(store_.get()));
     ingest_ = Ingest::Create({.queue_bytes = Mebibytes(config_.queue_mib),
                               .alive_window_seconds = config_.alive_window_seconds,
-                              .sample_every_steps = config_.sample_every_steps},
+                              .sample_every_steps = config_.sample_every_steps,
+                              .on_store_broken = [this](const absl::Status& status) { Fail(status); }},
                              store_.get());
     // Before whoever writes events, so that none is missed.
     exporter_ = MetricsExporter::Create(registry_.get(), store_.get(), MetricsSettings(policy));
@@ -228,7 +243,8 @@ class DaemonImpl final : public Daemon {
   std::thread ticker_;
   std::atomic<bool> ready_{false};
   bool stopped_ = false;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool ticking_ ABSL_GUARDED_BY(mutex_) = true;
 };
 

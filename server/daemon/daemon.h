@@ -23,6 +23,9 @@ class Daemon {
   // Ends the streams after everything that was read is durable and acknowledged. Idempotent.
   virtual void Shutdown() = 0;
 
+  // Not OK when the server cannot go on and sent itself SIGTERM: the store is broken until it is opened again.
+  virtual absl::Status failure() const = 0;
+
   virtual std::string grpc_address() const = 0;
   virtual std::string http_address() const = 0;  // "" when there is none
 };

@@ -28,7 +28,8 @@ class IngestImpl final : public Ingest, private v1::TelemetryService::CallbackSe
         writer_({.max_commit_bytes = options.max_commit_bytes,
                  .sample_every_steps = options.sample_every_steps,
                  .retry_seconds = options.retry_seconds,
-                 .event_gap_seconds = options.refusal_event_gap_seconds},
+                 .event_gap_seconds = options.refusal_event_gap_seconds,
+                 .on_store_broken = options.on_store_broken},
                 &queue_, &table_, &counters_, store) {}
 
   ~IngestImpl() override { Shutdown(); }

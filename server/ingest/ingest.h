@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "server/ingest/counters.h"
@@ -23,6 +24,9 @@ struct IngestOptions {
   uint32_t sample_every_steps = 0;            // probe plan for Welcome; 0 leaves the agent's own
   double retry_seconds = 1;                   // after a failed commit
   double refusal_event_gap_seconds = 10;
+  // Told once, from the writer's thread, when no retry can mend the store: the process should end, with an error, and
+  // start again. Nothing is acknowledged from then on. May be null.
+  std::function<void(const absl::Status&)> on_store_broken;
 };
 
 class Ingest : public CommandLink {

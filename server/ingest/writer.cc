@@ -15,9 +15,10 @@ constexpr absl::Duration kIdleWait = absl::Seconds(1);
 constexpr size_t kMaxEventKinds = 4096;
 
 // A retry may help: the disk was full, or an error came from below.
+// The steps themselves are good: another attempt, or another life of this process, may store them.
 bool IsTransient(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsInternal(status) ||
-         absl::IsDataLoss(status);
+         absl::IsDataLoss(status) || absl::IsAborted(status);
 }
 
 // A courier asks again after UNAVAILABLE and gives a channel up after anything that no retry mends.
@@ -155,6 +156,7 @@ void Writer::CommitSteps(const std::vector<WriteItem>& items, std::vector<Steps>
 }
 
 bool Writer::CommitBatch(const std::vector<RankSteps>& batch) {
+  std::string said;
   for (int attempt = 0;; ++attempt) {
     const absl::Time start = absl::Now();
     const absl::Status status = store_->AppendSteps(batch);
@@ -163,7 +165,13 @@ bool Writer::CommitBatch(const std::vector<RankSteps>& batch) {
       return true;
     }
     ++counters_->commit_failures;
-    if (attempt % 60 == 0) spdlog::error("steps are not stored, will try again: {}", std::string(status.message()));
+    if (attempt % 60 == 0 || said != status.message()) {
+      said = std::string(status.message());
+      spdlog::error("steps are not stored, will try again: {}", said);
+    }
+    if (absl::IsAborted(status) && !std::exchange(told_broken_, true) && options_.on_store_broken) {
+      options_.on_store_broken(status);
+    }
     if (!IsTransient(status) || stopping_) return false;
     absl::SleepFor(absl::Seconds(options_.retry_seconds));
   }

@@ -1,10 +1,12 @@
 // The one thread that writes: takes what the streams queued, commits it with one sync, then acknowledges and tells the
 // listeners, in the order in which things arrived. A commit that fails (disk full) is tried again until it succeeds or
-// the server stops; nothing is acknowledged meanwhile and the full queue stops the reading.
+// the server stops; nothing is acknowledged meanwhile and the full queue stops the reading. A store that must be opened
+// again (a failed write to its log) ends the server: see IngestOptions::on_store_broken.
 #ifndef TRIMTAB_SERVER_INGEST_WRITER_H_
 #define TRIMTAB_SERVER_INGEST_WRITER_H_
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +28,7 @@ class Writer {
     uint32_t sample_every_steps = 0;  // for Welcome
     double retry_seconds = 1;         // after a failed commit
     double event_gap_seconds = 10;    // between two events about refusals of one kind and run
+    std::function<void(const absl::Status&)> on_store_broken;  // see IngestOptions
   };
 
   Writer(const Options& options, WriteQueue* queue, ChannelTable* table, IngestCounters* counters, Store* store)
@@ -79,6 +82,7 @@ class Writer {
   // Of the writer thread.
   std::map<RankKey, std::weak_ptr<RankProgress>> progress_;
   size_t sweep_at_ = 1024;
+  bool told_broken_ = false;
   std::map<std::pair<std::string, std::string>, int64_t> last_event_nanos_;  // (kind or reason, run)
 };
 

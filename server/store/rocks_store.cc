@@ -235,7 +235,12 @@ absl::StatusOr<StoredRun> RocksStore::GetRun(const std::string& run) {
 
 absl::Status RocksStore::Write(absl::string_view doing, rocksdb::WriteBatch* batch) {
   if (failed_) {
-    TRIMTAB_RETURN_IF_ERROR(FromRocks(doing, db_->Resume()));
+    const rocksdb::Status resumed = db_->Resume();
+    if (!resumed.ok() && resumed.severity() >= rocksdb::Status::Severity::kFatalError) {
+      return absl::AbortedError(
+          absl::StrCat("the store is broken until it is opened again: cannot ", doing, ": ", resumed.ToString()));
+    }
+    TRIMTAB_RETURN_IF_ERROR(FromRocks(doing, resumed));
     failed_ = false;
   }
   const absl::Time start = absl::Now();
