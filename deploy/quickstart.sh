@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows trimtab save a real training run, beside the same run without protection, which explodes.
 #
-#   deploy/quickstart.sh [--seed N] [--steps N] [--json FILE] [--keep] [--no-install] [--work DIR]
+#   deploy/quickstart.sh [--seed N] [--steps N] [--json FILE] [--keep] [--no-install] [--work DIR] [--build DIR]
 #
 #   --seed N       seed of both runs (default 0)
 #   --steps N      training steps (default 5000, about two minutes on two cores)
@@ -9,6 +9,7 @@
 #   --keep         leave trimtabd running afterwards, with the page and the data
 #   --no-install   fail instead of installing missing packages
 #   --work DIR     where to build and keep the Python environment (default: build/quickstart in the repository)
+#   --build DIR    CMake build folder; one that is configured already is taken as it is (default: WORK/release)
 #
 # It installs Debian packages (root, or a user with sudo; it names them first), builds trimtab, makes a Python virtual
 # environment with PyTorch, starts trimtabd on loopback with a temporary data folder, and trains a small GPT on the
@@ -18,9 +19,9 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-seed=0 steps=5000 json="" keep=0 install=1 work="$root/build/quickstart"
+seed=0 steps=5000 json="" keep=0 install=1 work="$root/build/quickstart" build=""
 
-usage() { sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() { echo "quickstart: $1" >&2; exit "${2:-1}"; }
 need() { (($# >= 2)) && [[ -n $2 ]] || die "$1 needs a value; see --help" 2; }
 whole() { [[ $2 =~ ^[0-9]+$ ]] || die "$1 takes a whole number, not '$2'" 2; }
@@ -30,6 +31,7 @@ while (($#)); do
     --steps) need "$@"; whole "$1" "$2"; steps=$2; shift ;;
     --json) need "$@"; json=$2; shift ;;
     --work) need "$@"; work=$2; shift ;;
+    --build) need "$@"; build=$2; shift ;;
     --keep) keep=1 ;;
     --no-install) install=0 ;;
     -h|--help) usage; exit 0 ;;
@@ -43,6 +45,7 @@ if [[ -n $json ]]; then
 fi
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
+build=${build:-$work/release}
 
 step() { printf '\n== %s\n' "$1"; }
 
@@ -56,11 +59,13 @@ fi
 
 step "Building trimtab (the first time takes a few minutes)"
 log=$work/build.log
-if ! cmake -S "$root" -B "$work/release" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIMTAB_TESTS=OFF >"$log" 2>&1; then
+configure=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIMTAB_TESTS=OFF)
+if [[ -f $build/CMakeCache.txt ]]; then configure=(); fi
+if ! cmake -S "$root" -B "$build" "${configure[@]}" >"$log" 2>&1; then
   tail -n 20 "$log" >&2
   die "cmake failed; the whole log is in $log"
 fi
-if ! cmake --build "$work/release" --target trimtabd trimtab-courier trimtab 2>&1 | tee -a "$log" |
+if ! cmake --build "$build" --target trimtabd trimtab-courier trimtab 2>&1 | tee -a "$log" |
     awk 'match($0, /^\[[0-9]+\/[0-9]+\]/) { printf "\r%s ", substr($0, RSTART, RLENGTH); fflush() } END { print "" }'; then
   grep -A 20 -m 1 'FAILED' "$log" >&2 || tail -n 20 "$log" >&2
   die "the build failed; the whole log is in $log"
@@ -69,7 +74,7 @@ fi
 step "Preparing Python"
 "$root/deploy/python-env.sh" "$work/venv"
 python=$work/venv/bin/python
-find_binary() { find "$work/release" -name "$1" -type f -perm -u+x | head -n 1; }
+find_binary() { find "$build" -name "$1" -type f -perm -u+x | head -n 1; }
 trimtabd=$(find_binary trimtabd) trimtab=$(find_binary trimtab) courier=$(find_binary trimtab-courier)
 export TRIMTAB_PYTHON=$python TRIMTAB_COURIER=$courier PYTHONUNBUFFERED=1
 export PYTHONPATH=$root/agent/python${PYTHONPATH:+:$PYTHONPATH}

@@ -53,7 +53,12 @@ def job_environment(**extra):
 
 def binary(name):
     """The newest executable of that name in $TRIMTAB_BUILD_DIR, else in any build folder of the tree."""
-    places = {"trimtabd": "server", "trimtab": "server/cli", "trimtab-courier": "agent/courier"}
+    places = {
+        "trimtabd": "server",
+        "trimtab": "server/cli",
+        "trimtab-courier": "agent/courier",
+        "trimtab_feeder": "tests/e2e/page",
+    }
     build = os.environ.get("TRIMTAB_BUILD_DIR")
     roots = [Path(build)] if build else sorted((ROOT / "build").glob("*"))
     found = [

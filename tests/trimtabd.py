@@ -30,12 +30,12 @@ def free_port():
 class Server:
     """trimtabd with its store in `folder`, and the command line against it. It can be killed and started again there."""
 
-    def __init__(self, folder, listen="127.0.0.1:0"):
-        folder.mkdir()
-        self.folder, self.log = folder, folder / "trimtabd.log"
-        self.start(listen)
+    def __init__(self, folder, *flags, listen="127.0.0.1:0", http="127.0.0.1:0"):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.log, self.flags = folder, folder / "trimtabd.log", flags
+        self.start(listen, http)
 
-    def start(self, listen=None):
+    def start(self, listen=None, http="127.0.0.1:0"):
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
         self.process = subprocess.Popen(
@@ -44,11 +44,12 @@ class Server:
                 "--listen",
                 listen or self.address,
                 "--http",
-                "127.0.0.1:0",
+                http,
                 "--data-dir",
                 self.folder / "store",
                 "--ready-file",
                 ready,
+                *self.flags,
             ],
             stdout=open(self.log, "ab"),
             stderr=subprocess.STDOUT,
@@ -68,8 +69,10 @@ class Server:
         self.process.wait(60)
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        """Ends it, unless it has ended; its exit status must be 0."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0, self.log.read_text()
 
     def cli(self, *words, check=True):
         """Standard output of the command, as JSON documents when --json is among the words."""

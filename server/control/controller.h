@@ -28,7 +28,9 @@ struct ControllerOptions {
   double deadline_seconds_max = 600;
   double applied_grace_seconds = 30;  // after the time at which the effective step is expected
   uint32_t lead_steps_min = 20;
-  double lead_seconds = 2;  // lead = max(lead_steps_min, steps/s x lead_seconds)
+  // lead = max(lead_steps_min, steps/s x seconds); seconds: four times what PREPARE took, within these bounds.
+  double lead_seconds_min = 0.5;
+  double lead_seconds_max = 10;
   uint32_t lead_steps_max = 100000;
   size_t runs_max = 1000;
   size_t plans_kept_per_run = 64;  // finished ones; the oldest is overwritten

@@ -20,7 +20,8 @@ PlanDesk::PlanDesk(const ControllerOptions& options, RankDirectory* directory, C
       plans_(store, std::max<size_t>(4, options.plans_kept_per_run)) {
   phase_options_.lead_steps_min = options.lead_steps_min;
   phase_options_.lead_steps_max = options.lead_steps_max;
-  phase_options_.lead_seconds = options.lead_seconds;
+  phase_options_.lead_seconds_min = options.lead_seconds_min;
+  phase_options_.lead_seconds_max = options.lead_seconds_max;
   phase_options_.applied_grace_nanos = static_cast<int64_t>(options.applied_grace_seconds * 1e9);
 }
 

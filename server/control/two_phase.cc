@@ -143,8 +143,12 @@ Effects TwoPhase::Resume(int64_t now) {
 void TwoPhase::Commit(const RunView& view, int64_t now, Effects* out) {
   uint64_t highest = view.highest_step();
   for (const v1::RankState& rank : r_->plan.ranks()) highest = std::max(highest, rank.step());
+  const int64_t begun = r_->deadline_unix_nanos - r_->deadline_nanos;
+  const double prepare_seconds = static_cast<double>(now - begun) / 1e9;
+  const double seconds = std::max(options_.lead_seconds_min,
+                                  std::min(options_.lead_round_trips * prepare_seconds, options_.lead_seconds_max));
   const double by_rate =
-      std::min(std::ceil(view.steps_per_second * options_.lead_seconds), static_cast<double>(options_.lead_steps_max));
+      std::min(std::ceil(view.steps_per_second * seconds), static_cast<double>(options_.lead_steps_max));
   const uint64_t lead =
       r_->lead_steps > 0 ? r_->lead_steps : std::max<uint64_t>(options_.lead_steps_min, static_cast<uint64_t>(by_rate));
   const double lead_seconds =

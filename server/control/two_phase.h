@@ -24,7 +24,9 @@ namespace trimtab::server {
 struct TwoPhaseOptions {
   uint32_t lead_steps_min = 20;
   uint32_t lead_steps_max = 100000;
-  double lead_seconds = 2;
+  double lead_seconds_min = 0.5;
+  double lead_seconds_max = 10;
+  double lead_round_trips = 4;  // of the PREPARE phase, which went the way that COMMIT will go
   int64_t applied_grace_nanos = 30'000'000'000;
 };
 

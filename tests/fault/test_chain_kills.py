@@ -11,6 +11,7 @@ import signal
 import struct
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def chance():
 
 @pytest.fixture
 def server(tmp_path):
-    one = Server(tmp_path / "server", f"127.0.0.1:{free_port()}")
+    one = Server(tmp_path / "server", listen=f"127.0.0.1:{free_port()}")
     yield one
     one.stop()
 
@@ -67,15 +68,17 @@ def endless(start, name, tmp_path):
     return job, log
 
 
-# The example job as it is; between two steps it looks for the file that ends it.
+# The example job as it is, at some 100 steps a second, so that its ring holds what it writes while no courier lives;
+# between two steps it looks for the file that ends it.
 STOPPABLE = """
-import os, sys
+import os, sys, time
 sys.path.insert(0, {examples!r})
 import torch, train_gpt
 clip = torch.nn.utils.clip_grad_norm_
 def clip_or_end(*args, **kwargs):
     if os.path.exists({stop!r}):
         sys.exit(0)
+    time.sleep(0.008)
     return clip(*args, **kwargs)
 torch.nn.utils.clip_grad_norm_ = clip_or_end
 train_gpt.main()
@@ -91,6 +94,10 @@ def stop_and_compare(job, log, server, name, tmp_path):
     arrived = {step: [single(v) for v in values] for step, values in server.series(name, "loss").items()}
     assert {step: values for step, values in arrived.items() if step in expected} == expected
     assert all(len(values) == 1 for values in arrived.values())
+    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=20) as answer:
+        metrics = answer.read().decode()
+    assert "\ntrimtab_ingest_ring_dropped_steps_total 0\n" in metrics
+    assert "\ntrimtab_ingest_spool_dropped_steps_total 0\n" in metrics
 
 
 def test_server_killed(server, start, tmp_path, chance):

@@ -1,15 +1,11 @@
 import base64
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
+from live_server import LiveServer
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from live_server import LiveServer  # noqa: E402
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--lang=en-US"]

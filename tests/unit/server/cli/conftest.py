@@ -1,11 +1,5 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "e2e" / "page"))
-
-from live_server import LiveServer  # noqa: E402
+from live_server import LiveServer
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +9,7 @@ def fed(tmp_path_factory):
     assert server.feed("alpha", steps=120, layers=4, heads=8).wait(30) == 0
     assert server.feed(HOSTILE, "--odd-values", steps=20, layers=2, heads=2).wait(30) == 0
     yield server
-    assert server.stop() == 0
+    server.stop()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from live_server import binary
+from jobs import binary
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 

@@ -54,7 +54,7 @@ TEST_F(ControllerTest, AllRanksSwitchAtOneStep) {
 
 TEST_F(ControllerTest, LeadFollowsTheStepRate) {
   FakeJob job(kRun, 1, 2, true);
-  Start(&job, {.lead_seconds = 100});
+  Start(&job, {.lead_seconds_min = 100});
   job.Step(100);
   ASSERT_TRUE(Switch().ok());
   job.Step();

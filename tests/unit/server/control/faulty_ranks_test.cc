@@ -172,7 +172,7 @@ TEST_F(FaultyRanksTest, AShortDisconnectionIsForgiven) {
 
 TEST_F(FaultyRanksTest, CommitReachesARankThatWasAway) {
   FakeJob job(kRun, 2, 2, true);
-  Start(&job, {.lead_seconds = 20});
+  Start(&job, {.lead_seconds_min = 20});
   job.Step(50);
   job.set_habit(1, Habit::kDeafToCommit, 1000);
   ASSERT_TRUE(Switch().ok());
