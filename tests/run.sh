@@ -10,7 +10,7 @@
 #   STEP…         only these steps
 #
 # Steps: install build cpp python rules e2e page fault quickstart sanitize.
-# Without --fast all but `sanitize` run. Ends with one line "N passed, N failed" over the steps; exit 1 if one failed.
+# Without --fast, all but `sanitize` run. Ends with one line "N passed, N failed" over the steps; exit 1 if one failed.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
