@@ -1,4 +1,4 @@
-"""Progress, picture and result line of deploy/quickstart.sh. Standard library only."""
+"""Progress, picture and result line of deploy/quickstart.sh. Needs the package trimtab on the path and nothing else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import time
+
+from trimtab import loss_curve
 
 
 def read_losses(path: str) -> list[tuple[int, float]]:
@@ -25,38 +27,6 @@ def read_losses(path: str) -> list[tuple[int, float]]:
     except FileNotFoundError:
         pass
     return rows
-
-
-def moving_mean(losses: list[tuple[int, float]], width: int) -> list[tuple[int, float]]:
-    means, total, window = [], 0.0, []
-    for step, loss in losses:
-        window.append(loss)
-        total += loss
-        if len(window) > width:
-            total -= window.pop(0)
-        if len(window) == width:
-            # NaN would poison the running sum for ever.
-            if not math.isfinite(total):
-                total = sum(window)
-            means.append((step, total / width))
-    return means
-
-
-def explosion_step(losses: list[tuple[int, float]], width: int = 20, rise: float = 0.5, hold: int = 100) -> int | None:
-    """First step at which the mean of `width` losses has been more than `rise` above its running minimum for `hold`
-    steps in a row (the step where that began); NaN counts as above. None if the run never exploded."""
-    best, since, count = math.inf, None, 0
-    for step, mean in moving_mean(losses, width):
-        if mean < best:
-            best = mean
-        if mean > best + rise or not math.isfinite(mean):
-            since = step if count == 0 else since
-            count += 1
-            if count >= hold:
-                return since
-        else:
-            count = 0
-    return None
 
 
 def alive(pid: int) -> bool:
@@ -94,7 +64,7 @@ def watch(args: argparse.Namespace) -> int:
 
 def picture(curves: dict[str, list[tuple[int, float]]], marks: list[tuple[int, str]], width=72, height=14) -> str:
     """Both loss curves over the steps in plain characters; `marks` are drawn as columns."""
-    smooth = {name: moving_mean(rows, 20) for name, rows in curves.items()}
+    smooth = {name: list(loss_curve.moving_means([loss for _, loss in rows])) for name, rows in curves.items()}
     finite = [loss for rows in smooth.values() for _, loss in rows if math.isfinite(loss)]
     if not finite:
         return "(no losses)"
@@ -142,25 +112,22 @@ def max_logit(trimtab: str, server: str, run: str) -> float | None:
 
 def report(args: argparse.Namespace) -> int:
     runs = {name: f"{name}-seed{args.seed}" for name in ("unprotected", "protected")}
-    losses = {name: read_losses(getattr(args, name)) for name in runs}
+    curves = {name: read_losses(getattr(args, name)) for name in runs}
+    losses = {name: [loss for _, loss in rows] for name, rows in curves.items()}
     events = {name: call(args.trimtab, args.server, "events", run) for name, run in runs.items()}
 
     def first(name: str, kind: str) -> int | None:
         steps = [int(event.get("step", 0)) for event in events[name] if event.get("kind") == kind]
         return min(steps) if steps else None
 
-    def final(name: str) -> float | None:
-        tail = [loss for _, loss in losses[name][-200:]]
-        return sum(tail) / len(tail) if tail else None
-
     result = {
         "seed": args.seed,
-        "explosion_step_unprotected": explosion_step(losses["unprotected"]),
-        "explosion_step_protected": explosion_step(losses["protected"]),
+        "explosion_step_unprotected": loss_curve.explosion_step(losses["unprotected"]),
+        "explosion_step_protected": loss_curve.explosion_step(losses["protected"]),
         "alarm_step": first("unprotected", "alert"),
         "switch_step": first("protected", "switch_applied"),
-        "final_loss_protected": final("protected"),
-        "final_loss_unprotected": final("unprotected"),
+        "final_loss_protected": loss_curve.final_loss(losses["protected"]),
+        "final_loss_unprotected": loss_curve.final_loss(losses["unprotected"]),
         "max_logit_unprotected": max_logit(args.trimtab, args.server, runs["unprotected"]),
         "max_logit_protected": max_logit(args.trimtab, args.server, runs["protected"]),
     }
@@ -169,7 +136,7 @@ def report(args: argparse.Namespace) -> int:
         marks.append((result["alarm_step"], "!"))
     if result["switch_step"] is not None:
         marks.append((result["switch_step"], "|"))
-    print(picture(losses, marks))
+    print(picture(curves, marks))
     print("         x unprotected   o protected   ! alarm   | kernel switch\n")
     for name in runs:
         for event in events[name]:

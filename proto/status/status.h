@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 
 // Returns from the enclosing function when `expr` is not OK.
-#define TRIMTAB_RETURN_IF_ERROR(expr)                         \
-  do {                                                        \
+#define TRIMTAB_RETURN_IF_ERROR(expr)                                                         \
+  do {                                                                                        \
     if (absl::Status trimtab_status_ = (expr); !trimtab_status_.ok()) return trimtab_status_; \
   } while (false)
 

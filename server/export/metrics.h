@@ -37,7 +37,7 @@ struct MetricsOptions {
   double keep_finished_seconds = 3600;
   double keep_silent_seconds = 86400;
   std::string version;
-  std::vector<std::string> rules;  // of the policy; their alert counters exist from the first step of a run
+  std::vector<std::string> rules;            // of the policy; their alert counters exist from the first step of a run
   std::function<IngestStatistics()> ingest;  // may be null
   std::vector<ExtraMetric> extra;
 };

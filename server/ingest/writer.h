@@ -25,9 +25,9 @@ class Writer {
  public:
   struct Options {
     size_t max_commit_bytes = size_t{8} << 20;
-    uint32_t sample_every_steps = 0;  // for Welcome
-    double retry_seconds = 1;         // after a failed commit
-    double event_gap_seconds = 10;    // between two events about refusals of one kind and run
+    uint32_t sample_every_steps = 0;                           // for Welcome
+    double retry_seconds = 1;                                  // after a failed commit
+    double event_gap_seconds = 10;                             // between two events about refusals of one kind and run
     std::function<void(const absl::Status&)> on_store_broken;  // see IngestOptions
   };
 

@@ -83,7 +83,7 @@ class Actuator {
     std::string reason;
     std::string actor;
     std::string evidence_json;
-    bool needs_approval = false;   // propose only
+    bool needs_approval = false;  // propose only
     bool rollback = false;
   };
   virtual absl::StatusOr<v1::Plan> Submit(const Request& request) = 0;

@@ -69,7 +69,8 @@ void Fill(const std::string& path) {
 }
 
 std::vector<std::string> Flags(const TempDir& folder, const std::string& data) {
-  return {"--data-dir", data, "--listen", "127.0.0.1:0", "--http", "", "--memtable-mib", "1", "--ready-file", folder.File("ready")};
+  return {"--data-dir",     data, "--listen",     "127.0.0.1:0",       "--http", "",
+          "--memtable-mib", "1",  "--ready-file", folder.File("ready")};
 }
 
 constexpr uint64_t kBefore = 20, kDuring = 200;

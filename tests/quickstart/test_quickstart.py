@@ -4,7 +4,6 @@ The build folder is the one of these tests; that the script builds its own is pr
 (docs/benchmarks.md). The second call must not build again, and answers to wrong flags must be one line.
 """
 
-import csv
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import urllib.request
 
 import pytest
 from jobs import EXAMPLES, ROOT, binary, job_environment
+from trimtab import loss_curve
 
 SCRIPT = ROOT / "deploy/quickstart.sh"
 WORK = ROOT / "build/quickstart"
@@ -76,10 +76,9 @@ def stabilized_from_the_start(tmp_path_factory):
         timeout=3000,
     )
     assert done.returncode == 0, done.stderr
-    with open(folder / "loss.csv", newline="") as file:
-        losses = [float(row["loss"]) for row in csv.DictReader(file)]
+    losses = loss_curve.read_csv(folder / "loss.csv")
     assert len(losses) == 5000
-    return sum(losses[-200:]) / 200
+    return loss_curve.final_loss(losses)
 
 
 def test_the_protected_run_is_saved(first, stabilized_from_the_start):

@@ -114,8 +114,8 @@ typedef struct {
   uint8_t layers[TRIMTAB_MAX_LAYERS / 8]; /* bit set */
 } trimtab_command;
 
-/* Returns 1 and fills *command when there is one that was not taken yet, else 0. Two relaxed loads when idle. phase, mode
- * and layer_count are in range: a malformed command is answered REFUSED here. Call at the step boundary only. */
+/* Returns 1 and fills *command when there is one that was not taken yet, else 0. Two relaxed loads when idle. phase,
+ * mode and layer_count are in range: a malformed command is answered REFUSED here. Call at the step boundary only. */
 TRIMTAB_API int trimtab_poll_command(trimtab_agent* agent, trimtab_command* command);
 /* Answers the command; reason (at most 255 bytes) for REFUSED. Keeps the last 16 answers for the courier. */
 TRIMTAB_API trimtab_status trimtab_ack(trimtab_agent* agent, uint64_t plan, trimtab_ack_state state, uint64_t step,
@@ -123,8 +123,8 @@ TRIMTAB_API trimtab_status trimtab_ack(trimtab_agent* agent, uint64_t plan, trim
 
 /* Convenience latch that does the protocol for a trainer without a shadow check: prepares at once, commits if
  * effective_step is still ahead (refuses otherwise), applies at it. Call once at every step boundary with the number of
- * the step about to be computed; modes[layers] is updated in place. Returns 1 when modes changed. Refuses everything when
- * the agent was opened without act. Does not look at deadlines: the server aborts what is over. */
+ * the step about to be computed; modes[layers] is updated in place. Returns 1 when modes changed. Refuses everything
+ * when the agent was opened without act. Does not look at deadlines: the server aborts what is over. */
 TRIMTAB_API int trimtab_latch_step(trimtab_agent* agent, uint64_t next_step, uint8_t* modes, uint32_t layers);
 
 /* Path of the ring file, valid until trimtab_close. */

@@ -34,7 +34,8 @@ typedef enum {
 typedef enum { TRIMTAB_F32 = 0, TRIMTAB_BF16 = 1, TRIMTAB_F16 = 2 } trimtab_dtype;
 
 /* Format that P̄, V and O are rounded to (round to nearest even, mantissa only: FP32's exponent range), whatever the
- * dtype of the tensors that carry them. SAME means the tensors' dtype. E4M3 keeps 3 explicit mantissa bits, E5M2 two. */
+ * dtype of the tensors that carry them. SAME means the tensors' dtype. E4M3 keeps 3 explicit mantissa bits, E5M2 two.
+ */
 typedef enum {
   TRIMTAB_STORE_SAME = 0,
   TRIMTAB_STORE_FP32 = 1,
@@ -73,23 +74,23 @@ typedef void (*trimtab_parallel_for)(void* context, int64_t n, int64_t grain,
 /* Exact statistics of one query head, summed over batch and rows (docs/numerics.md). Zero before first use; calls add.
  * max_logit starts at -INFINITY. All against each row's final maximum, so they do not depend on tiles or backends. */
 typedef struct {
-  uint64_t rows;               /* rows with two or more visible keys */
-  uint64_t trivial_rows;       /* rows with exactly one visible key; not in `rows` */
-  uint64_t empty_rows;         /* rows with none */
-  uint64_t repeated_max_rows;  /* of `rows`: two or more entries with round(P) == 1 */
-  uint64_t p_one_count;        /* entries with round(P) == 1, in `rows` only */
-  uint64_t tie_rows;           /* of `rows`: maximum reached bit-equally by two or more FP32 scores */
-  uint64_t scores;             /* visible entries in `rows` */
-  uint64_t nonfinite_scores;   /* NaN or Inf among visible scores before the mask is added; all rows */
-  double entropy_sum;          /* nats, over `rows` */
-  double sink_share_sum;       /* P of key 0, over `rows` */
-  double residual_mass_sum;    /* sum of unnormalised P of entries that do not round to 1, over `rows` */
-  uint64_t delta_rows;         /* rows with O and dO read */
-  double delta_residual_sum;   /* sum of g = rowsum(dO*(O_stored - O_fp32)) */
+  uint64_t rows;              /* rows with two or more visible keys */
+  uint64_t trivial_rows;      /* rows with exactly one visible key; not in `rows` */
+  uint64_t empty_rows;        /* rows with none */
+  uint64_t repeated_max_rows; /* of `rows`: two or more entries with round(P) == 1 */
+  uint64_t p_one_count;       /* entries with round(P) == 1, in `rows` only */
+  uint64_t tie_rows;          /* of `rows`: maximum reached bit-equally by two or more FP32 scores */
+  uint64_t scores;            /* visible entries in `rows` */
+  uint64_t nonfinite_scores;  /* NaN or Inf among visible scores before the mask is added; all rows */
+  double entropy_sum;         /* nats, over `rows` */
+  double sink_share_sum;      /* P of key 0, over `rows` */
+  double residual_mass_sum;   /* sum of unnormalised P of entries that do not round to 1, over `rows` */
+  uint64_t delta_rows;        /* rows with O and dO read */
+  double delta_residual_sum;  /* sum of g = rowsum(dO*(O_stored - O_fp32)) */
   double delta_residual_sum_squares;
   double output_error_sum_squares; /* ||O_stored - O_fp32||^2 */
   double output_sum_squares;       /* ||O_fp32||^2 */
-  float max_logit;             /* largest visible score before the mask is added; all rows; never floored */
+  float max_logit;                 /* largest visible score before the mask is added; all rows; never floored */
   uint32_t reserved;
 } trimtab_head_stats;
 
@@ -102,9 +103,9 @@ typedef struct {
   trimtab_storage storage;
   trimtab_dtype dtype; /* of q, k, v, out */
   int64_t batch, heads, kv_heads, queries, keys, head_dim, value_dim;
-  float scale;            /* 0: 1/sqrt(head_dim) */
-  float beta;             /* PAPER only; 0: 2 */
-  int32_t causal;         /* 0 full, 1 top-left (torch SDPA), 2 bottom-right (flash) */
+  float scale;    /* 0: 1/sqrt(head_dim) */
+  float beta;     /* PAPER only; 0: 2 */
+  int32_t causal; /* 0 full, 1 top-left (torch SDPA), 2 bottom-right (flash) */
   trimtab_mask_kind mask_kind;
   trimtab_dtype mask_dtype;
   trimtab_tensor q, k, v, mask;
@@ -124,7 +125,7 @@ typedef struct {
   trimtab_attention forward; /* q, k, v, mask, out, lse read as given by the forward; stats, if set, gets delta_* */
   trimtab_tensor grad_out;   /* dtype */
   trimtab_mutable_tensor grad_q, grad_k, grad_v; /* dtype, overwritten */
-  trimtab_mutable_tensor grad_mask; /* unsupported: data must be NULL */
+  trimtab_mutable_tensor grad_mask;              /* unsupported: data must be NULL */
 } trimtab_attention_grad;
 
 /* As flash attention does it: P = exp(S - lse), delta = rowsum(grad_out * out) from the given `out`,
@@ -132,7 +133,8 @@ typedef struct {
 trimtab_kernel_status trimtab_attention_backward(const trimtab_attention_grad* g);
 
 /* Picks each rounding of `out` so that rowsum(grad_out*result) equals rowsum(grad_out*(out + out_low)) as nearly as
- * the format allows (numerics.md section 4). Shapes [batch, heads, rows, columns]; result has `dtype`, may alias out. */
+ * the format allows (numerics.md section 4). Shapes [batch, heads, rows, columns]; result has `dtype`, may alias out.
+ */
 typedef struct {
   uint32_t struct_size;
   trimtab_dtype dtype;
@@ -167,7 +169,7 @@ typedef struct {
   int32_t iterations; /* 0: 1 */
   float* vector;
   float* sigma;
-  float* residual;    /* may be NULL */
+  float* residual; /* may be NULL */
   trimtab_parallel_for parallel_for;
   void* parallel_context;
 } trimtab_spectral;
