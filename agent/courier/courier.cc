@@ -41,6 +41,12 @@ Courier::Courier(Options options, SessionFactory factory)
 }
 
 int Courier::Run() {
+  struct stat spool {};
+  const bool there = stat(options_.spool_dir.c_str(), &spool) == 0;
+  if (there ? !S_ISDIR(spool.st_mode) : errno == ENOTDIR) {
+    spdlog::error("the spool folder {} is a file or below one; give a folder with --spool-dir", options_.spool_dir);
+    return kExitUsage;
+  }
   if (std::optional<int> code = TakeLock()) return *code;
   AdoptSpool(Clock::now());
   std::optional<TimePoint> stop_at;
@@ -56,7 +62,7 @@ int Courier::Run() {
       const bool quiet =
           std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return c.second->quiet(); });
       if (quiet || now >= *stop_at) return Finish();
-    } else if (EndsWhenIdle() || ParentGone(now)) {
+    } else if (ParentGone(now) || EndsWhenIdle()) {  // in this order: the first one looks
       if (std::optional<int> code = IdleEnd(now)) return *code;
     }
     link_->Turn(!channels_.empty(), std::chrono::milliseconds(options_.poll_ms), this, Clock::now());

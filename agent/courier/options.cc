@@ -61,6 +61,14 @@ std::optional<Options> ParseOptions(int argc, const char* const* argv, int* exit
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   app.add_option("--log-file", options.log_file, "Log to this file instead of stderr");
+  for (int i = 1; i < argc; ++i) {
+    // CLI11 would take the next flag for the value.
+    const std::string word = argv[i];
+    if (word.size() < 3 || word.compare(0, 2, "--") != 0 || word.find('=') != word.size() - 1) continue;
+    std::fprintf(stderr, "trimtab-courier: %s has no value; give one or leave it out (see --help)\n", word.c_str());
+    *exit_code = 2;
+    return std::nullopt;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

@@ -314,5 +314,24 @@ TEST_F(CourierTest, ParentsEndIsTheCouriersWhenIdle) {
   EXPECT_EQ(courier.Join(), kExitOk);
 }
 
+TEST_F(CourierTest, ParentsEndIsTheEndWhenThereNeverWasARing) {
+  const char* args[] = {"true", nullptr};
+  pid_t pid = 0;
+  ASSERT_EQ(posix_spawnp(&pid, "true", nullptr, nullptr, const_cast<char**>(args), environ), 0);
+  ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+  Options options = MakeOptions();  // with --exit-when-idle, which alone waits for a first ring
+  options.parent_pid = static_cast<uint32_t>(pid);
+  CourierRunner courier(options);
+  EXPECT_EQ(courier.Join(), kExitOk);
+}
+
+TEST_F(CourierTest, ASpoolFolderThatIsAFileIsAWrongFlag) {
+  Options options = MakeOptions();
+  options.spool_dir = "/proc/self/cmdline";
+  EXPECT_EQ(CourierRunner(options).Join(), kExitUsage);
+  options.spool_dir = "/proc/self/cmdline/spool";
+  EXPECT_EQ(CourierRunner(options).Join(), kExitUsage);
+}
+
 }  // namespace
 }  // namespace trimtab::courier

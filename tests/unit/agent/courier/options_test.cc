@@ -76,6 +76,8 @@ TEST(OptionsTest, WrongFlagsAreOneLineAndExitTwo) {
       {"--server", "h:1", "--ring-dir", "/r", "--log-level", "loud"},
       {"--server", "h:1", "--ring-dir", "/r", "--no-such-flag"},
       {"--server", "h:1", "--ring-dir", "/r", "stray"},
+      {"--server", "h:1", "--ring-dir=", "--drain"},
+      {"--server", "h:1", "--ring-dir", "/r", "--spool-dir=", "--drain"},
   };
   for (const auto& args : wrong) {
     const Result result = Parse(args);
