@@ -1,5 +1,7 @@
 #include "server/config/config.h"
 
+#include <arpa/inet.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -31,6 +33,7 @@ absl::Status ApplyConfigFile(const std::string& path, Config* config) {
   std::string text(kMaxConfigBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad()) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, "; give a file with --config"));
   if (text.size() > kMaxConfigBytes) return absl::InvalidArgumentError(absl::StrCat(path, " is larger than 1 MiB"));
   return ApplyConfigText(path, text, config);
 }
@@ -94,7 +97,10 @@ std::string FormatAddress(const Address& address) {
 }
 
 bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  in_addr v4{};
+  // A name may begin with "127." too.
+  return host == "localhost" || host == "::1" ||
+         (absl::StartsWith(host, "127.") && inet_pton(AF_INET, host.c_str(), &v4) == 1);
 }
 
 absl::Status CheckConfig(const Config& config) {
@@ -153,7 +159,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv, 
   }
   for (size_t i = 0; i < settings.size(); ++i) {
     if (options[i]->count() == 0) continue;
-    const std::string text = settings[i].is_switch ? "true" : values[i];
+    const std::string text = settings[i].is_switch ? options[i]->results().back() : values[i];
     if (const absl::Status set = settings[i].set(text, &result.config); !set.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(FlagOf(settings[i]), ": ", std::string(set.message())));
     }

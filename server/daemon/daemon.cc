@@ -42,6 +42,7 @@ absl::StatusOr<Policy> LoadPolicy(const Config& config) {
   if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot read ", config.policy, "; see --policy"));
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad()) return absl::InvalidArgumentError(absl::StrCat("cannot read ", config.policy, "; see --policy"));
   return ParsePolicy(text, config.policy);
 }
 

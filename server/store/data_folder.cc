@@ -22,7 +22,8 @@ constexpr absl::string_view kMagic = "trimtab-store ";
 
 absl::Status Errno(absl::string_view what, const std::string& path) {
   const int error = errno;
-  const std::string message = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error));
+  const std::string message =
+      absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error), "; give a writable folder with --data-dir");
   if (error == EACCES || error == EROFS) return absl::PermissionDeniedError(message);
   if (error == ENOSPC) return absl::ResourceExhaustedError(message);
   return absl::FailedPreconditionError(message);
@@ -71,7 +72,10 @@ absl::Status PrepareDataFolder(const std::string& path, uint32_t format_version)
   }
   std::string line;
   std::ifstream file(format);
-  if (!std::getline(file, line)) return absl::FailedPreconditionError(absl::StrCat("cannot read ", format.string()));
+  if (!std::getline(file, line)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot read ", format.string(), ": empty, or no file; restore it or use another --data-dir"));
+  }
   absl::string_view rest = line;
   uint32_t found = 0;
   if (!absl::ConsumePrefix(&rest, kMagic) || !absl::SimpleAtoi(rest, &found) || found == 0) {

@@ -101,12 +101,16 @@ TEST(ConfigTest, BadFlags) {
   EXPECT_THAT(Parse({"surplus"}), Refused("surplus"));
   EXPECT_THAT(Parse({"--data-dir="}), Refused("--data-dir"));
   EXPECT_THAT(Parse({"--config", "/nowhere/c.yaml"}), Refused("cannot read /nowhere/c.yaml"));
+  EXPECT_THAT(Parse({"--config", "/"}), Refused("cannot read /"));
+  EXPECT_THAT(Parse({"--allow-remote=maybe"}), Refused("--allow-remote: \"maybe\" is not true or false"));
 }
 
 TEST(ConfigTest, BeyondLoopbackOnlyWhenToldSo) {
   EXPECT_THAT(Parse({"--listen", "0.0.0.0:7070"}), Refused("--allow-remote"));
   EXPECT_THAT(Parse({"--http", "[::]:7071"}), Refused("--allow-remote"));
   EXPECT_THAT(Parse({"--listen", "0.0.0.0:7070", "--allow-remote"}), IsOk());
+  EXPECT_THAT(Parse({"--listen", "0.0.0.0:7070", "--allow-remote=true"}), IsOk());
+  EXPECT_THAT(Parse({"--listen", "0.0.0.0:7070", "--allow-remote=false"}), Refused("--allow-remote"));
   EXPECT_THAT(Parse({"--listen", "[::1]:7070", "--http", "localhost:7071"}), IsOk());
   EXPECT_THAT(Parse({"--listen", "127.0.0.1:7", "--http", "127.0.0.1:7"}), Refused("give two ports"));
   EXPECT_THAT(Parse({"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}), IsOk());
@@ -124,6 +128,7 @@ TEST(ConfigTest, Addresses) {
   EXPECT_EQ(FormatAddress(*ParseAddress("host.example:0")), "host.example:0");
   EXPECT_TRUE(IsLoopback("127.1.2.3"));
   EXPECT_FALSE(IsLoopback("128.0.0.1"));
+  EXPECT_FALSE(IsLoopback("127.evil.example")) << "a name, of any machine";
 }
 
 TEST(ConfigTest, DidYouMeanStaysSilentWhenNothingIsNear) {

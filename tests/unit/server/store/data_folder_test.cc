@@ -45,7 +45,8 @@ TEST(DataFolderTest, RefusesAForeignFolder) {
   EXPECT_THAT(PrepareDataFolder(folder.path(), 1),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another --data-dir")));
   std::ofstream(folder.File("FORMAT"), std::ios::trunc) << "";
-  EXPECT_FALSE(PrepareDataFolder(folder.path(), 1).ok());
+  EXPECT_THAT(PrepareDataFolder(folder.path(), 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another --data-dir")));
 }
 
 TEST(DataFolderTest, RefusesADatabaseWithoutItsRecord) {
