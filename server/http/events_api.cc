@@ -46,6 +46,11 @@ absl::StatusOr<std::string> EventsJson(const ApiContext& context, const QueryPar
   const uint64_t limit = std::max<uint64_t>(max.value_or(std::min<size_t>(200, context.options->max_events)), 1);
   TRIMTAB_ASSIGN_OR_RETURN(const std::vector<v1::Event> events,
                            context.store->ReadEvents(params.Text("run"), after.value_or(0), limit, !after.has_value()));
+  const std::string run = params.Text("run");
+  // A follower's empty page says nothing about its run.
+  if (events.empty() && !run.empty() && !after.has_value()) {
+    TRIMTAB_RETURN_IF_ERROR(context.store->GetRun(run).status());
+  }
   JsonWriter json;
   json.BeginObject().Key("events").BeginArray();
   uint64_t last_id = after.value_or(0);

@@ -80,8 +80,7 @@ Router::Router(const HttpOptions& options, bool bound_to_loopback, Registry* reg
 HttpReply Router::Handle(const HttpRequest& request) const {
   if (!HostAccepted(request.host, bound_to_loopback_, options_.allowed_hosts)) {
     return Error(421, absl::StrCat("Host header '", request.host.substr(0, 128),
-                                   "' is not a name of this server; open it by its address or add the name to "
-                                   "http.allowed_hosts"));
+                                   "' is not a name of this server; open it as 127.0.0.1 or localhost"));
   }
   if (request.method != "GET" && request.method != "HEAD") {
     HttpReply reply = Error(405, "only GET and HEAD: this interface reads; to change something use `trimtab`");

@@ -92,6 +92,7 @@ class SeriesReader {
     }
     const uint32_t layers = query_.layer.has_value() ? 1 : ShapeOf(row.block).layers;
     most_layers_ = std::max(most_layers_, ShapeOf(row.block).layers);
+    most_heads_ = std::max(most_heads_, ShapeOf(row.block).heads);
     ++lives_.back().rows;
     std::vector<MinMaxCurve>& curves = lives_.back().curves;
     const size_t points = std::min<size_t>(query_.points, context_.options->max_points / std::max(layers, 1U));
@@ -112,7 +113,9 @@ class SeriesReader {
   }
 
   bool LayerMissing() const { return rows_ > 0 && query_.layer.has_value() && *query_.layer >= most_layers_; }
+  bool HeadMissing() const { return rows_ > 0 && query_.head.has_value() && *query_.head >= most_heads_; }
   uint32_t layers() const { return most_layers_; }
+  uint32_t heads() const { return most_heads_; }
 
   std::string Json() {
     JsonWriter json;
@@ -167,7 +170,7 @@ class SeriesReader {
   const std::chrono::steady_clock::time_point start_;
   std::deque<Life> lives_;
   uint64_t rows_ = 0, left_out_ = 0, last_step_ = 0;
-  uint32_t most_layers_ = 0;
+  uint32_t most_layers_ = 0, most_heads_ = 0;
   bool truncated_ = false;
 };
 
@@ -186,6 +189,10 @@ absl::StatusOr<std::string> SeriesJson(const ApiContext& context, const QueryPar
   if (reader.LayerMissing()) {
     return absl::NotFoundError(
         absl::StrCat("metric '", query.metric, "' has ", reader.layers(), " layers; there is no layer ", *query.layer));
+  }
+  if (reader.HeadMissing()) {
+    return absl::NotFoundError(
+        absl::StrCat("metric '", query.metric, "' has ", reader.heads(), " heads; there is no head ", *query.head));
   }
   return reader.Json();
 }

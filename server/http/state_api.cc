@@ -3,6 +3,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/status/status.h"
 #include "server/http/api.h"
@@ -105,6 +106,17 @@ void WriteMetric(JsonWriter& json, const v1::MetricDescriptor& metric, const v1:
   json.EndArray().EndObject();
 }
 
+absl::Status CheckMetrics(const v1::RunState& state, const std::set<std::string>& wanted) {
+  std::set<std::string> known;
+  for (const v1::MetricDescriptor& metric : state.metrics()) known.insert(metric.name());
+  for (const std::string& name : wanted) {
+    if (known.contains(name)) continue;
+    return absl::NotFoundError(
+        absl::StrCat("run has no metric '", name.substr(0, 64), "'; it has: ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const char* ModeName(v1::KernelMode mode) {
@@ -138,6 +150,7 @@ absl::StatusOr<std::string> StateJson(const ApiContext& context, const std::stri
   TRIMTAB_ASSIGN_OR_RETURN(const v1::RunState state, context.registry->State(run));
   const std::string wanted_text = params.Text("metrics");
   const std::set<std::string> wanted = absl::StrSplit(wanted_text, ',', absl::SkipEmpty());
+  TRIMTAB_RETURN_IF_ERROR(CheckMetrics(state, wanted));
   const double now = NowUnixSeconds();
   JsonWriter json;
   json.BeginObject().Key("now_unix_seconds").Double(now).Key("summary");

@@ -182,6 +182,11 @@ TEST_F(RouterTest, WrongRequestsAreNamedInJson) {
   EXPECT_THAT(error("/api/v1/series", {{"run", "r"}, {"metric", "loss"}, {"from", "2"}, {"to", "1"}}, 400),
               HasSubstr("above"));
   EXPECT_THAT(error("/api/v1/series", {{"run", "r"}, {"metric", "loss"}, {"rank", "5"}}, 404), HasSubstr("rank 5"));
+  EXPECT_THAT(error("/api/v1/series",
+                    {{"run", "r"}, {"metric", "max_attention_logit"}, {"layer", "0"}, {"head", "99"}}, 404),
+              HasSubstr("no head 99"));
+  EXPECT_THAT(error("/api/v1/events", {{"run", "none"}}, 404), HasSubstr("none"));
+  EXPECT_THAT(error("/api/v1/runs/r/state", {{"metrics", "loss,loos"}}, 404), HasSubstr("loos"));
   EXPECT_THAT(error("/api/v1/runs/none/state", {}, 404), HasSubstr("none"));
   EXPECT_THAT(error("/api/v1/runs//state", {}, 404), testing::Not(testing::IsEmpty()));
   EXPECT_THAT(error("/api/v1/runs", {{"x", "1"}}, 400), HasSubstr("unknown parameter 'x'"));
