@@ -8,23 +8,27 @@ import subprocess
 import time
 from pathlib import Path
 
-from . import _log, _paths
+from . import _log, _paths, _ring_dir
 
 DELIVER_SECONDS_MAX = 10.0
+IDLE_SECONDS_MAX = 3.0  # without a ring
 RESTART_SECONDS = 0.5
 RESTART_SECONDS_MAX = 5.0
 
 
 class Courier:
-    """A running courier. It outlives this process until its rings are delivered; it is never killed by us.
+    """A running courier. It outlives this process until its rings are delivered; it is never killed by us,
+    only asked to end when there is no ring.
 
     `launch` starts its process. One that a signal ended (out of memory, an operator's kill) is started again by `tend`
-    and resumes from its spool and the rings. One that ended by itself stays ended: it was done, or said why it cannot go
-    on. Not thread-safe.
+    and resumes from its spool and the rings. One that was done is started again for rings that came after it had seen the
+    last one end: of a second script, or of workers that a launcher starts again. One that gave up stays ended, it said
+    why. Not thread-safe.
     """
 
-    def __init__(self, launch):
-        self._launch = launch
+    def __init__(self, launch, ring_dir: Path):
+        self._launch, self._ring_dir = launch, ring_dir
+        self._known = set(_ring_dir.rings(ring_dir))
         self._process = launch()
         self._started = time.monotonic()
         self._delay = RESTART_SECONDS
@@ -41,9 +45,12 @@ class Courier:
         code = self._process.poll()
         if code is None:
             return True
-        if code >= 0:
+        if code > 0:
             return False
-        if not self._ended:
+        rings = set(_ring_dir.rings(self._ring_dir))
+        if code == 0 and rings <= self._known:
+            return False
+        if code < 0 and not self._ended:
             self._ended = True
             if time.monotonic() - self._started > RESTART_SECONDS_MAX:
                 self._delay = RESTART_SECONDS
@@ -56,6 +63,7 @@ class Courier:
         if time.monotonic() - self._started < self._delay:
             return True
         self._delay = min(self._delay * 2, RESTART_SECONDS_MAX)
+        self._known = rings
         try:
             self._process = self._launch()
         except OSError as error:
@@ -63,6 +71,10 @@ class Courier:
             return True
         self._started, self._ended = time.monotonic(), False
         return True
+
+    def stop(self) -> None:
+        """Asks it to end although it waits for a first ring. Its spool keeps what it holds. Does not block."""
+        self._process.terminate()
 
     def wait(self, seconds: float = DELIVER_SECONDS_MAX) -> bool:
         """True when the courier has delivered everything and ended within `seconds`."""
@@ -110,7 +122,7 @@ def start(server: str, ring_dir: Path, log_file: str | None = None) -> Courier |
         )
 
     try:
-        return Courier(launch)
+        return Courier(launch, ring_dir)
     except OSError as error:
         _log.say(f"warning: {executable} does not start ({error.strerror}); nothing reaches {server}")
         return None

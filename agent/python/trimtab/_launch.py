@@ -128,8 +128,12 @@ def _start(command: list[str], environment: dict[str, str], tend=None) -> int:
 
 def _finish(carrier, folder: Path, own_folder: bool, settings: Settings) -> None:
     """Gives the courier its time, and removes a private folder that nobody needs any more."""
-    if carrier is not None and not carrier.wait():
-        if _ring_dir.rings(folder):
+    idle = own_folder and not _ring_dir.rings(folder)  # nobody will open one now
+    if carrier is not None and not carrier.wait(_courier.IDLE_SECONDS_MAX if idle else _courier.DELIVER_SECONDS_MAX):
+        if idle:
+            carrier.stop()
+            _ring_dir.remove(folder)
+        elif _ring_dir.rings(folder):
             _log.say(
                 f"the courier (pid {carrier.pid}) goes on delivering to {settings.server}; "
                 "what the server does not take now is kept in its spool"

@@ -231,6 +231,34 @@ def test_a_courier_gets_its_arguments_and_time_to_deliver(tmp_path):
     assert delivered == "delivered"
 
 
+def test_a_courier_that_waits_for_a_first_ring_ends_with_the_job(tmp_path):
+    courier, record = tmp_path / "courier", tmp_path / "record"
+    courier.write_text(
+        f"#!/bin/sh\ntrap 'echo told >> {record}; kill $!; exit' TERM\necho $4 > {record}\nsleep 60 &\nwait\n"
+    )
+    courier.chmod(0o755)
+    start = time.monotonic()
+    result = trimtab("run", "--server", "127.0.0.1:7071", "--", "true", TRIMTAB_COURIER=courier)
+    assert result.returncode == 0 and time.monotonic() - start < 9, result.stderr
+    deadline = time.monotonic() + 10
+    while "told" not in record.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not Path(record.read_text().splitlines()[0]).exists()
+
+
+def test_a_courier_that_was_done_is_started_again_for_a_later_ring(tmp_path):
+    courier, record, rings = tmp_path / "courier", tmp_path / "record", tmp_path / "rings"
+    courier.write_text(f'#!/bin/sh\necho "life $(ls $4)" >> {record}\n')
+    courier.chmod(0o755)
+    rings.mkdir()
+    (rings / "old.ring").write_text("")
+    job = ["sh", "-c", f"sleep 1; touch {rings}/new.ring; sleep 2"]
+    result = trimtab("run", "--ring-dir", str(rings), "--", *job, TRIMTAB_COURIER=courier)
+    assert result.returncode == 0, result.stderr
+    assert record.read_text().split() == ["life", "old.ring", "life", "new.ring", "old.ring"]
+
+
 def test_a_killed_courier_is_started_again_and_one_that_gave_up_is_not(tmp_path):
     courier, record = tmp_path / "courier", tmp_path / "record"
     courier.write_text(f'#!/bin/sh\necho "life $$" >> {record}\n[ $(wc -l < {record}) = 3 ] && exit 3\nkill -9 $$\n')
