@@ -66,7 +66,13 @@ if ! cmake -S "$root" -B "$build" "${configure[@]}" >"$log" 2>&1; then
   die "cmake failed; the whole log is in $log"
 fi
 if ! cmake --build "$build" --target trimtabd trimtab-courier trimtab 2>&1 | tee -a "$log" |
-    awk 'match($0, /^\[[0-9]+\/[0-9]+\]/) { printf "\r%s ", substr($0, RSTART, RLENGTH); fflush() } END { print "" }'; then
+    awk -v tty="$([[ -t 1 ]] && echo 1 || echo 0)" -F '[][/]' '
+      /^\[[0-9]+\/[0-9]+\]/ {
+        if (tty) printf "\r[%d/%d] ", $2, $3
+        else if (int(10 * $2 / $3) > tenth) { tenth = int(10 * $2 / $3); print "[" $2 "/" $3 "]" }
+        fflush()
+      }
+      END { if (tty) print "" }'; then
   grep -A 20 -m 1 'FAILED' "$log" >&2 || tail -n 20 "$log" >&2
   die "the build failed; the whole log is in $log"
 fi

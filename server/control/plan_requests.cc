@@ -67,6 +67,7 @@ absl::Status PlanDesk::Refused(const Ask& ask, const absl::Status& why) {
   e.set_run(ask.run);
   e.set_kind("switch_refused");
   e.set_severity(v1::SEVERITY_WARNING);
+  e.set_step(ViewOf(ask.run).highest_step());
   e.set_message(
       absl::StrCat("A switch of ", LayersText(ask.layers), " to ", ModeName(ask.mode), " was refused: ", message));
   e.set_actor(ask.actor);

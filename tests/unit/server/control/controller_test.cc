@@ -87,6 +87,7 @@ TEST_F(ControllerTest, RefusalsSayWhatStandsAgainstItAndWhatToDo) {
   EXPECT_EQ(no_act.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(no_act.status().message(), HasSubstr("start the job with `trimtab run --act` or attach(act=True)"));
   EXPECT_THAT(LastMessage("switch_refused"), HasSubstr("trimtab run --act"));
+  EXPECT_EQ(store_.Events("switch_refused").back().step(), 10u);
   EXPECT_EQ(Switch().status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(store_.Events("switch_refused"), SizeIs(1));  // the same refusal within seconds is one event
   v1::SwitchRequest unknown;
