@@ -95,6 +95,10 @@ absl::StatusOr<v1::RunState> Client::State(const std::string& run) {
 }
 
 int Fail(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) {
+    std::fprintf(stderr, "trimtab: the server did not answer in time; try again, or wait longer with --timeout\n");
+    return kFailed;
+  }
   std::fprintf(stderr, "trimtab: %s\n", Escape(status.message()).c_str());
   return status.code() == absl::StatusCode::kUnavailable ? kUnreachable : kFailed;
 }

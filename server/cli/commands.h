@@ -31,6 +31,12 @@ std::optional<int> LaunchPython(int argc, char** argv);
 // Only digits: CLI11 takes "-1" for the largest unsigned number.
 CLI::Validator WholeNumber();
 
+// CLI::Range lets NaN pass.
+CLI::Validator SecondsBetween(double low, double high);
+
+// HOST:PORT, or [IPv6]:PORT.
+CLI::Validator HostPort();
+
 // "0,3,5-8" → layers. Empty result: malformed or over 1,024 layers.
 std::vector<uint32_t> ParseLayers(const std::string& text);
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "server/cli/commands.h"
 #include "server/cli/text.h"
@@ -18,6 +19,18 @@ const std::map<std::string, v1::KernelMode> kModes = {{"native", v1::KERNEL_MODE
                                                       {"observe", v1::KERNEL_MODE_OBSERVE},
                                                       {"stabilized", v1::KERNEL_MODE_STABILIZED},
                                                       {"paper", v1::KERNEL_MODE_PAPER}};
+
+// A name to the number that CLI11 reads.
+CLI::Validator Mode() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const auto found = kModes.find(absl::AsciiStrToLower(text));
+        if (found == kModes.end()) return "'" + text + "' is not one of native, observe, stabilized, paper";
+        text = absl::StrCat(static_cast<int>(found->second));
+        return "";
+      },
+      "MODE");
+}
 
 struct ControlOptions {
   std::string run, reason, layers;
@@ -195,16 +208,14 @@ void AddControlCommands(CLI::App* app, Action* action) {
   };
   CLI::App* change = app->add_subcommand("switch", "Change the attention kernel of layers on all ranks at one step");
   AddRun(change, &options);
-  change->add_option("--mode", options.mode, "native, observe, stabilized or paper")
-      ->required()
-      ->transform(CLI::CheckedTransformer(kModes, CLI::ignore_case));
+  change->add_option("--mode", options.mode, "native, observe, stabilized or paper")->required()->transform(Mode());
   change->add_option("--layers", options.layers, "Like 0,3,5-8 (default: all)");
   change->add_option("--reason", options.reason, "For the audit log");
   change
       ->add_option("--lead-steps", options.lead_steps, "Steps between commit and switch (default: from the step rate)")
       ->check(WholeNumber());
   change->add_option("--deadline", options.deadline_seconds, "Seconds for all ranks to get ready")
-      ->check(CLI::Range(0.1, 600.0));
+      ->check(SecondsBetween(0.1, 600));
   change->add_flag("--no-wait", options.no_wait, "Return at once; the outcome is in `trimtab plans` and `events`");
   choose(change, Switch);
 

@@ -55,7 +55,12 @@ int Events(const GlobalOptions& global, const EventOptions& options) {
     }
     if (options.follow) std::fflush(stdout);
   }
-  if (const grpc::Status status = reader->Finish(); !status.ok()) return Fail(status);
+  const grpc::Status status = reader->Finish();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return Fail(absl::UnavailableError(absl::StrCat("the connection to ", global.server, " ended (",
+                                                    status.error_message(), "); is trimtabd running?")));
+  }
+  if (!status.ok()) return Fail(status);
   if (!any && !global.json) std::printf("No events.\n");
   return kOk;
 }

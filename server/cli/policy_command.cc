@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "server/cli/commands.h"
@@ -23,7 +22,9 @@ void PrintLines(absl::string_view text) {
 int Check(const GlobalOptions& global, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return WrongUsage(absl::StrCat("cannot read policy file '", path, "'"));
-  std::string yaml(std::istreambuf_iterator<char>(file), {});
+  std::string yaml(server::kMaxPolicyBytes + 1, '\0');  // the parser refuses one byte too many
+  file.read(yaml.data(), static_cast<std::streamsize>(yaml.size()));
+  yaml.resize(static_cast<size_t>(file.gcount()));
   if (file.bad()) return WrongUsage(absl::StrCat("cannot read policy file '", path, "'"));
   const server::PolicyCheck check = server::CheckPolicyYaml(yaml);
   v1::CheckPolicyResponse response;

@@ -204,7 +204,16 @@ int Series(const GlobalOptions& global, const SeriesOptions& options) {
   const auto reader = (*client)->query().ReadSeries(&context, request);
   v1::SeriesChunk chunk;
   while (reader->Read(&chunk)) {
-    for (const v1::SeriesPoint& point : chunk.points()) output->Add(point);
+    for (const v1::SeriesPoint& point : chunk.points()) {
+      const uint32_t layers = server::ShapeOf(point.block()).layers;
+      if (!selection.single && options.layer.has_value() && *options.layer >= layers) {
+        context.TryCancel();
+        reader->Finish();
+        return Fail(absl::NotFoundError(
+            absl::StrCat("there is no layer ", *options.layer, "; there are ", layers, ", from 0")));
+      }
+      output->Add(point);
+    }
   }
   if (const grpc::Status status = reader->Finish(); !status.ok()) return Fail(status);
   output->Finish();

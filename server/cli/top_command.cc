@@ -133,7 +133,7 @@ void AddTopCommand(CLI::App* app, Action* action) {
   CLI::App* top = app->add_subcommand("top", "Live view of a run; prints once when stdout is no terminal");
   top->add_option("RUN", options.run, "Name or unique beginning (default: the run that reported last)");
   top->add_option("--interval", options.interval_seconds, "Seconds between pictures (default: 1)")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(SecondsBetween(0.1, 3600));
   top->add_flag("--once", options.once, "Print one picture and end");
   top->callback([action] { *action = [](const GlobalOptions& global) { return Top(global, options); }; });
 }

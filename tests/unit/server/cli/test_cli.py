@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -127,6 +128,9 @@ def test_series_keeps_what_is_not_finite(fed):
     (["--metric", "los"], FAILED, "loss"),
     (["--layer", "0"], FAILED, "no layers"),
     (["--metric", "spectral_norm_q", "--layer", "9"], FAILED, "9"),
+    (["--metric", "max_attention_logit", "--layer", "9"], FAILED, "there are 4"),
+    (["--metric", "max_attention_logit", "--layer", "9", "--json"], FAILED, "there are 4"),
+    (["--to", "99999999999999999999"], USAGE, "too large"),
     (["--rank", "7"], FAILED, "rank"),
     (["--head", "0"], USAGE, "--layer"),
     (["--from", "5", "--to", "2"], USAGE, "--from"),
@@ -166,6 +170,17 @@ def test_events_follow_shows_new_ones(server):
     finally:
         follower.terminate()
         follower.wait(10)
+
+
+def test_events_follow_ends_with_a_server_that_is_killed(server):
+    follower = subprocess.Popen([binary("trimtab"), "--server", server.grpc, "events", "--follow"],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "policy_loaded" in follower.stdout.readline()
+    server.kill()
+    assert follower.wait(30) == UNREACHABLE
+    server.start()  # at the same address, for the fixture to stop
+    said = follower.stderr.read()
+    assert one_line(said) and f"the connection to {server.grpc} ended" in said
 
 
 # --- control -----------------------------------------------------------------------------------------------------
@@ -237,7 +252,7 @@ def test_a_job_without_act_is_not_switched(fed):
 
 @pytest.mark.parametrize("arguments, words", [
     (["switch", "alpha"], "--mode"),
-    (["switch", "alpha", "--mode", "fast"], "--mode"),
+    (["switch", "alpha", "--mode", "fast"], "not one of native, observe, stabilized, paper"),
     (["switch", "alpha", "--mode", "paper", "--layers", "1-x"], "--layers"),
     (["switch", "alpha", "--mode", "paper", "--deadline", "0"], "--deadline"),
     (["approve", "alpha", "--plan", "-1"], "--plan"),
@@ -274,6 +289,8 @@ def test_policy_check_needs_no_server(fed, tmp_path):
 def test_policy_check_of_no_file_is_wrong_usage(fed, tmp_path):
     done = fed.trimtab("policy", "check", str(tmp_path / "none.yaml"))
     assert done.returncode == USAGE and one_line(done.stderr)
+    done = fed.trimtab("policy", "check", str(tmp_path))
+    assert done.returncode == USAGE and one_line(done.stderr) and "cannot read" in done.stderr
 
 
 # --- choosing a run and a server ----------------------------------------------------------------------------------
@@ -313,6 +330,28 @@ def test_an_empty_server(server):
 def test_wrong_usage_is_status_2_and_one_line(fed, arguments):
     done = fed.trimtab(*arguments)
     assert done.returncode == USAGE and one_line(done.stderr) and done.stdout == "", done.stderr
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["nonsense"], "unknown command 'nonsense'; there are: run runs show"),
+    (["policy", "nonsense"], "unknown command 'nonsense'; there are: check show"),
+    (["--nonsense"], "unknown option '--nonsense'"),
+    (["--json", "run"], "trimtab run --help"),
+    (["--server", "localhost", "runs"], "HOST:PORT"),
+    (["--server", "localhost:70700", "runs"], "HOST:PORT"),
+    (["--server=", "--json", "runs"], "HOST:PORT"),
+    (["--timeout", "nan", "runs"], "seconds from 0.1 to 3600"),
+])
+def test_wrong_usage_names_what_is_right(fed, arguments, words):
+    done = fed.trimtab(*arguments)
+    assert done.returncode == USAGE and one_line(done.stderr) and words in done.stderr, done.stderr
+
+
+def test_a_server_that_stays_silent_is_named_as_such():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = subprocess.run([binary("trimtab"), "--server", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.5",
+                               "runs"], capture_output=True, text=True)
+        assert done.returncode == UNREACHABLE and one_line(done.stderr), done.stderr
 
 
 def test_help_and_version(fed):
