@@ -1,0 +1,7 @@
+// Forward kernels of head size 128.
+#include "kernels/cuda/forward.cuh"
+
+namespace trimtab::cuda {
+template trimtab_kernel_status LaunchForward<Bf16, 128>(const trimtab_cuda_attention&, cudaStream_t);
+template trimtab_kernel_status LaunchForward<Fp16, 128>(const trimtab_cuda_attention&, cudaStream_t);
+}  // namespace trimtab::cuda
