@@ -17,6 +17,7 @@ struct ForwardShape {
   static constexpr int kRows = 16 * kRowTiles * kWarps;
   static constexpr int kKeys = kDim <= 128 ? 64 : 32;
   static constexpr int kPitch = kDim * 2 + 16;  // bytes; eight rows never share a bank group
+  static constexpr int kBlocks = kDim == 64 ? 3 : (kDim == 256 ? 1 : 2);  // a multiprocessor, by registers
   static constexpr int kQueryBytes = kRows * kPitch;
   static constexpr int kTileBytes = kKeys * kPitch;
   static constexpr int kSharedBytes = kQueryBytes + 4 * kTileBytes;
@@ -103,7 +104,7 @@ __device__ inline float QuadSum(float x) {
 }
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32)
+__global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<kDim>::kBlocks)
     ForwardKernel(const __grid_constant__ trimtab_cuda_attention a) {
   using Block = ForwardBlock<T, kDim>;
   using Shape = ForwardShape<kDim>;
