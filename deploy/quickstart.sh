@@ -48,6 +48,20 @@ work=$(cd "$work" && pwd)
 build=${build:-$work/release}
 
 step() { printf '\n== %s\n' "$1"; }
+# Of ninja's lines only how far it is: in place on a terminal, else once a tenth.
+build_progress() {
+  local line tenth=0
+  while IFS= read -r line; do
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    if [[ -t 1 ]]; then
+      printf '\r%s ' "${BASH_REMATCH[0]}"
+    elif ((10 * BASH_REMATCH[1] / BASH_REMATCH[2] > tenth)); then
+      tenth=$((10 * BASH_REMATCH[1] / BASH_REMATCH[2]))
+      echo "${BASH_REMATCH[0]}"
+    fi
+  done
+  if [[ -t 1 ]]; then echo; fi
+}
 
 # --- install ----------------------------------------------------------------------------------------------------
 missing=$("$root/deploy/install-deps.sh" --print)
@@ -66,13 +80,7 @@ if ! cmake -S "$root" -B "$build" "${configure[@]}" >"$log" 2>&1; then
   die "cmake failed; the whole log is in $log"
 fi
 if ! cmake --build "$build" --target trimtabd trimtab-courier trimtab 2>&1 | tee -a "$log" |
-    awk -v tty="$([[ -t 1 ]] && echo 1 || echo 0)" -F '[][/]' '
-      /^\[[0-9]+\/[0-9]+\]/ {
-        if (tty) printf "\r[%d/%d] ", $2, $3
-        else if (int(10 * $2 / $3) > tenth) { tenth = int(10 * $2 / $3); print "[" $2 "/" $3 "]" }
-        fflush()
-      }
-      END { if (tty) print "" }'; then
+    build_progress; then
   grep -A 20 -m 1 'FAILED' "$log" >&2 || tail -n 20 "$log" >&2
   die "the build failed; the whole log is in $log"
 fi
@@ -155,6 +163,9 @@ if ((keep)); then
   echo "terminal:   $trimtab --server $server events unprotected-seed$seed"
   echo "data:       $data"
   disown "$server_pid" 2>/dev/null || true
+else
+  echo
+  echo "to look around in the live page and the terminal afterwards: deploy/quickstart.sh --keep"
 fi
 [[ -n $json ]] && cp "$data/result.json" "$json"
 cat "$data/result.json"

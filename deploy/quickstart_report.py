@@ -110,6 +110,19 @@ def max_logit(trimtab: str, server: str, run: str) -> float | None:
     return max(finite) if finite else None
 
 
+def in_words(result: dict, steps: int) -> str:
+    exploded, alarm, switch = (result[name] for name in ("explosion_step_unprotected", "alarm_step", "switch_step"))
+    if exploded is None:
+        return f"No explosion within {steps} steps; with the default of 5000 steps there is one."
+    text = f"Unprotected: the loss exploded at step {exploded}, ends at {result['final_loss_unprotected']:.3f}. "
+    if alarm is not None:
+        text += f"Alarm at step {alarm}, {exploded - alarm} steps before. "
+    text += f"Protected: switched at step {switch}, " if switch is not None else "Protected: never switched, "
+    after = result["explosion_step_protected"]
+    text += "no explosion" if after is None else f"exploded at step {after}"
+    return text + f", ends at {result['final_loss_protected']:.3f}."
+
+
 def report(args: argparse.Namespace) -> int:
     runs = {name: f"{name}-seed{args.seed}" for name in ("unprotected", "protected")}
     curves = {name: read_losses(getattr(args, name)) for name in runs}
@@ -147,6 +160,7 @@ def report(args: argparse.Namespace) -> int:
         for event in events[name]:
             if event.get("kind") in ("alert", "switch_refused", "switch_applied"):
                 print(f"  {name:<12} step {int(event.get('step', 0)):>5}  {event['kind']:<15} {event.get('message', '')}")
+    print("\n" + in_words(result, len(losses["unprotected"])))
     with open(args.json, "w", encoding="utf-8") as file:
         file.write(json.dumps({key: round(value, 4) if isinstance(value, float) else value
                                for key, value in result.items()}) + "\n")

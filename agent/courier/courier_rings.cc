@@ -34,7 +34,7 @@ void Courier::AdoptSpool(TimePoint now) {
     channels_.emplace(channel->id(), std::move(channel));
   }
   if (spool_.foreign_channels() > 0) {
-    spdlog::warn("{} holds {} channels that were meant for another server; --adopt-any delivers them here",
+    spdlog::info("{} holds {} channels that were meant for another server; --adopt-any delivers them here",
                  options_.spool_dir, spool_.foreign_channels());
   }
 }

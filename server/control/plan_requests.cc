@@ -68,8 +68,10 @@ absl::Status PlanDesk::Refused(const Ask& ask, const absl::Status& why) {
   e.set_kind("switch_refused");
   e.set_severity(v1::SEVERITY_WARNING);
   e.set_step(ViewOf(ask.run).highest_step());
-  e.set_message(
-      absl::StrCat("A switch of ", LayersText(ask.layers), " to ", ModeName(ask.mode), " was refused: ", message));
+  const std::string what = ask.mode == v1::KERNEL_MODE_UNSPECIFIED
+                               ? "A rollback"
+                               : absl::StrCat("A switch of ", LayersText(ask.layers), " to ", ModeName(ask.mode));
+  e.set_message(absl::StrCat(what, " was refused: ", message));
   e.set_actor(ask.actor);
   e.set_evidence_json(ask.evidence_json);
   Append(std::move(e));
@@ -147,7 +149,8 @@ absl::StatusOr<v1::Plan> PlanDesk::Propose(Ask ask) {
   ++statistics_.open_proposals;
   EmitPlan("proposal", v1::SEVERITY_WARNING, *r, ask.actor,
            absl::StrCat("Proposal ", r->plan.id(), ": switch ", LayersText(ask.layers), " to ", ModeName(ask.mode),
-                        " (", ask.reason, "). Approve with `trimtab approve ", QuoteName(ask.run), "`."));
+                        " (", ask.reason, "). Approve with `trimtab approve ", QuoteName(ask.run), " --plan ",
+                        r->plan.id(), "`."));
   return r->plan;
 }
 
@@ -200,7 +203,8 @@ absl::StatusOr<v1::Plan> PlanDesk::Approve(const v1::ApproveRequest& request) {
   if (open.size() > 1) {
     std::string ids;
     for (const PlanRecord* r : open) absl::StrAppend(&ids, ids.empty() ? "" : ", ", r->plan.id());
-    return absl::FailedPreconditionError(absl::StrCat("There are several open proposals; name one of ", ids, "."));
+    return absl::FailedPreconditionError(
+        absl::StrCat("There are several open proposals: ", ids, "; name one with --plan."));
   }
   PlanRecord* r = open[0];
   const std::string actor = request.actor().empty() ? "an operator" : ClipUtf8(request.actor(), kMaxActorBytes);

@@ -209,8 +209,10 @@ void TwoPhase::FinishUndo(int64_t now, Effects* out) {
 void TwoPhase::FinishApplied(int64_t now, Effects* out) {
   r_->plan.set_state(v1::PLAN_STATE_APPLIED);
   r_->plan.set_finished_unix_nanos(now);
-  r_->plan.set_outcome(absl::StrCat("All ", r_->plan.ranks_size(), " ranks run ", ModeName(r_->plan.mode()),
-                                    " from step ", r_->plan.effective_step(), "."));
+  r_->plan.set_outcome(
+      absl::StrCat(r_->plan.ranks_size() == 1 ? "The only rank runs" : absl::StrCat("All ", r_->plan.ranks_size(), " ranks run"),
+                   " ", LayersText(LayersOf(r_->plan)), " in ", ModeName(r_->plan.mode()), " from step ",
+                   r_->plan.effective_step(), "."));
   out->changed = true;
   Emit("switch_applied", v1::SEVERITY_INFO, r_->plan.effective_step(),
        absl::StrCat(What(), " applied. ", r_->plan.outcome()), out);

@@ -45,6 +45,11 @@ def run(settings: Settings, command: list[str], courier: bool = True) -> int:
             f"fault injector on: attention computes in {settings.emulate_storage} storage; for tests and demos only"
         )
     carrier = _courier.start(settings.server, folder, settings.log_file) if courier and settings.server else None
+    if carrier:
+        _log.say(
+            f"run {settings.run} reports to {settings.server}; to watch it: "
+            f"trimtab --server {settings.server} top {shlex.quote(settings.run)}"
+        )
     try:
         code = _start(command, child_environment(settings, library), carrier.tend if carrier else None)
     finally:

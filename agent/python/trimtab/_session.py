@@ -119,6 +119,8 @@ def attach(settings: Settings, injected: bool = False) -> bool:
                 import torch  # noqa: F401  under `trimtab run` this attaches, and what the launcher said holds
 
             if _session is not None:
+                if settings.act and not _session.settings.act:
+                    _log.say("act=True changes nothing: trimtab is attached already; start the job with trimtab run --act")
                 return True
             library = _build.library()
             if not injected:

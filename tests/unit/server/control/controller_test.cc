@@ -241,7 +241,7 @@ TEST_F(ControllerTest, SeveralProposalsNeedAName) {
   ASSERT_TRUE(controller_->Submit(ask).ok());
   v1::ApproveRequest r;
   r.set_run(kRun);
-  EXPECT_THAT(controller_->Approve(r).status().message(), HasSubstr("name one of 1, 2"));
+  EXPECT_THAT(controller_->Approve(r).status().message(), HasSubstr("1, 2; name one with --plan"));
   r.set_plan(1);
   r.set_reject(true);
   ASSERT_EQ(controller_->Approve(r)->state(), v1::PLAN_STATE_REJECTED);
