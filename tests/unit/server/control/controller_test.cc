@@ -341,7 +341,9 @@ TEST_F(ControllerTest, ManyThreadsAtOnce) {
   steps.join();
   job.Step(200);
   EXPECT_GE(planned, 1);
-  for (const v1::Plan& p : *controller_->ListPlans(kRun)) {
+  const auto plans = controller_->ListPlans(kRun);
+  ASSERT_TRUE(plans.ok());
+  for (const v1::Plan& p : *plans) {
     EXPECT_TRUE(p.state() == v1::PLAN_STATE_APPLIED || p.state() == v1::PLAN_STATE_REFUSED) << p.DebugString();
   }
   for (uint32_t rank = 1; rank < 4; ++rank) EXPECT_EQ(job.modes(rank), job.modes(0));
