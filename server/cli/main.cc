@@ -43,7 +43,7 @@ int Main(int argc, char** argv) {
       ->check(SecondsBetween(0.1, 3600));
   app.footer(
       "  run -- COMMAND              Train under trimtab: trimtab run --server HOST:PORT -- python train.py\n"
-      "  attach PID                  Attach to a job that runs already\n\n"
+      "  attach PID                  A job that runs already: not there yet, says what to do instead\n\n"
       "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no server.");
   AddRunCommands(&app, &action);
   AddTopCommand(&app, &action);

@@ -52,7 +52,7 @@ def step_times(folder, flags, steps, prefix):
     job = [sys.executable, "-c", TIMED.format(examples=str(EXAMPLES), times=str(file)), "--steps", steps, *flags]
     done = subprocess.run(
         [str(word) for word in [*prefix, *job]],
-        env=job_environment(TRIMTAB_COURIER=binary("trimtab-courier"), OMP_NUM_THREADS="2"),
+        env=job_environment(TRIMTAB_COURIER=binary("trimtab-courier")),
         capture_output=True,
         text=True,
     )
