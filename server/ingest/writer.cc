@@ -14,8 +14,8 @@ namespace {
 constexpr absl::Duration kIdleWait = absl::Seconds(1);
 constexpr size_t kMaxEventKinds = 4096;
 
-// A retry may help: the disk was full, or an error came from below.
-// The steps themselves are good: another attempt, or another life of this process, may store them.
+// The steps are good, the disk was full or an error came from below: another attempt, or, after ABORTED, another life of
+// this process, may store them.
 bool IsTransient(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsInternal(status) ||
          absl::IsDataLoss(status) || absl::IsAborted(status);

@@ -40,8 +40,9 @@ class Courier:
         return self._process.pid
 
     def tend(self) -> bool:
-        """Starts the courier again when a signal ended it, at most every RESTART_SECONDS, twice as long after each
-        early death. True while there is a courier or there will be one. Does not block."""
+        """Starts the courier again when a signal ended it or when rings came after it was done, at most every
+        RESTART_SECONDS, twice as long after each start that follows soon. True while there is a courier or there will be
+        one. Does not block."""
         code = self._process.poll()
         if code is None:
             return True
