@@ -66,7 +66,9 @@ absl::Status RocksStore::OpenDatabase() {
                                                                  {"state", small}};
   const std::string folder = options_.path + "/rocksdb";
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(MakeDatabaseOptions(options_), folder, families, &handles_, &db);
+  rocksdb::DBOptions settings = MakeDatabaseOptions(options_);
+  settings.listeners.push_back(background_error_);
+  const rocksdb::Status opened = rocksdb::DB::Open(settings, folder, families, &handles_, &db);
   if (!opened.ok()) {
     const std::string text = opened.ToString();
     if (!absl::StrContains(text, "LOCK")) return FromRocks(absl::StrCat("open the store in ", options_.path), opened);
@@ -240,7 +242,7 @@ absl::Status RocksStore::Write(absl::string_view doing, rocksdb::WriteBatch* bat
       return absl::AbortedError(
           absl::StrCat("the store is broken until it is opened again: cannot ", doing, ": ", resumed.ToString()));
     }
-    TRIMTAB_RETURN_IF_ERROR(FromRocks(doing, resumed));
+    TRIMTAB_RETURN_IF_ERROR(FromRocks(doing, background_error_->Explain(resumed)));
     failed_ = false;
   }
   const absl::Time start = absl::Now();
@@ -248,7 +250,7 @@ absl::Status RocksStore::Write(absl::string_view doing, rocksdb::WriteBatch* bat
   last_sync_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
   failed_ = !status.ok();
   if (status.ok()) ++synced_batches_;
-  return FromRocks(doing, status);
+  return FromRocks(doing, background_error_->Explain(status));
 }
 
 absl::Status RocksStore::PutState(const std::string& key, const std::string& value) {

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "server/store/background_error.h"
 #include "server/store/catalog.h"
 #include "server/store/store.h"
 
@@ -72,6 +73,7 @@ class RocksStore final : public Store {
   absl::Status Write(absl::string_view doing, rocksdb::WriteBatch* batch);
 
   const StoreOptions options_;
+  const std::shared_ptr<BackgroundError> background_error_ = std::make_shared<BackgroundError>();
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
   rocksdb::ColumnFamilyHandle* catalog_ = nullptr;
