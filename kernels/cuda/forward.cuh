@@ -5,8 +5,8 @@
 #ifndef TRIMTAB_KERNELS_CUDA_FORWARD_CUH_
 #define TRIMTAB_KERNELS_CUDA_FORWARD_CUH_
 
-#include "kernels/cuda/job.h"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/forward_rows.cuh"
+#include "kernels/cuda/forward_sm90.h"
 
 namespace trimtab::cuda {
 
@@ -94,15 +94,6 @@ struct ForwardBlock {
   }
 };
 
-__device__ inline float QuadMax(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ inline float QuadSum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
 template <typename T, int kDim>
 __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<kDim>::kBlocks)
     ForwardKernel(const __grid_constant__ trimtab_cuda_attention a) {
@@ -126,7 +117,7 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<
   const Type* v = static_cast<const Type*>(a.v.data) + Offset(a.v, packed, batch, kv_head, seq.k_begin);
   const int kind = a.kind != nullptr ? *a.kind : TRIMTAB_ATTENTION_STABILIZED;
   const bool stabilized = kind == TRIMTAB_ATTENTION_STABILIZED, paper = kind == TRIMTAB_ATTENTION_PAPER;
-  const float log2_shift = stabilized ? -0.356143810225275f : 0.0f;  // log2(25/32)
+  const float log2_shift = stabilized ? kLog2Shift : 0.0f;
   const bool capped = a.softcap > 0.0f;
   const float scale_log2 = capped ? kLog2E : a.scale * kLog2E;  // of what Mask() leaves in s
 
@@ -195,7 +186,7 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<
           for (int n = 0; n < N; ++n)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              const float tolerance = 1e-3f * kLog2E / scale_log2;
+              const float tolerance = kPaperTolerance * kLog2E / scale_log2;
               if (pass == 0) {
                 max[m][i / 2] = fmaxf(max[m][i / 2], s[m][n][i]);
               } else {
@@ -210,14 +201,9 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<
           float& r = max[m][half];
           if (pass == 0) {
             r = QuadMax(r);
-            continue;
-          }
-          const float count = QuadSum(sum_plain[m][half]), unit = kLog2E / scale_log2;
-          sum_plain[m][half] = 0.0f;
-          if (count > 1.0f && r > 0.0f) {
-            r = r + fminf((a.beta - 1.0f) * r, 16.0f * unit);
-          } else if (count > 1.0f && r < 0.0f && r > -INFINITY) {
-            r = r + fminf(-r, 16.0f * unit);
+          } else {
+            r = PaperMaximum(r, QuadSum(sum_plain[m][half]), a.beta, kLog2E / scale_log2);
+            sum_plain[m][half] = 0.0f;
           }
         }
     }
@@ -303,9 +289,7 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<
       const float total = stabilized ? rounded : plain;
       const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
       if (a.lse.data != nullptr && lane % 4 == 0) {
-        const float lse = plain == 0.0f
-                              ? a.empty_lse
-                              : (max[m][half] * scale_log2 - log2_shift) * kLn2 + logf(plain);
+        const float lse = LogSumExp(max[m][half], plain, scale_log2, log2_shift, a.empty_lse);
         static_cast<float*>(a.lse.data)[Offset(a.lse, packed, batch, head, seq.q_begin + row)] = lse;
       }
 #pragma unroll
@@ -323,8 +307,12 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<
     }
 }
 
+// The choice of the kernel: on a device of compute capability 9.0 most dense calls of head size 64 and 128 have their own.
 template <typename T, int kDim>
 trimtab_kernel_status LaunchForward(const trimtab_cuda_attention& a, cudaStream_t stream) {
+  if constexpr (kDim == 64 || kDim == 128) {
+    if (ForwardSm90Job job; PrepareForwardSm90(a, &job)) return LaunchForwardSm90<T, kDim>(job, stream);
+  }
   using Shape = ForwardShape<kDim>;
   const auto kernel = ForwardKernel<T, kDim>;
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes) != cudaSuccess) {
