@@ -170,6 +170,13 @@ json NumberJson(double value) {
   return NumberText(value);
 }
 
+std::string DescribeHold(const Rule& rule) {
+  std::string text;
+  if (rule.for_samples > 1) absl::StrAppend(&text, ", ", rule.for_samples, " samples in a row");
+  if (rule.for_seconds > 0) absl::StrAppend(&text, ", for ", NumberText(rule.for_seconds), " s");
+  return text;
+}
+
 std::string PolicySummary(const Policy& policy) {
   if (policy.rules.empty()) return "No rules: nothing is watched.\n";
   std::vector<absl::string_view> known(std::begin(kScalarSignals), std::end(kScalarSignals));
@@ -178,7 +185,7 @@ std::string PolicySummary(const Policy& policy) {
   for (const Rule& rule : policy.rules) {
     absl::StrAppend(&text, rule.name, ": ", absl::StrJoin(rule.signals, " or "), rule.signals.empty() ? "" : " ",
                     DescribeDetector(rule.detector));
-    if (rule.for_samples > 1) absl::StrAppend(&text, ", ", rule.for_samples, " samples in a row");
+    absl::StrAppend(&text, DescribeHold(rule));
     if (rule.warm_up_steps > 0) absl::StrAppend(&text, ", from step ", rule.warm_up_steps);
     absl::StrAppend(&text, " -> ", Consequence(rule), ".\n");
     for (const std::string& signal : rule.signals) {

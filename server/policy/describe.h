@@ -12,6 +12,8 @@ namespace trimtab::server {
 
 // "above 200", "at least 4 x its own median over 2000 steps and 100", …
 std::string DescribeDetector(const DetectorParams& params);
+// How long it must fire, to follow the above: ", 20 samples in a row, for 30 s"; may be empty.
+std::string DescribeHold(const Rule& rule);
 // Name and every parameter, also those that were left at their default.
 nlohmann::json DetectorJson(const DetectorParams& params);
 // "native", "observe", "stabilized", "paper", "unknown".

@@ -84,6 +84,7 @@ std::vector<Decision> RunEvaluator::Evaluate(const StepCells& cells, int64_t now
                                    static_cast<double>(cells.step - last_step_)
                              : 0;
   last_time_unix_nanos_ = cells.time_unix_nanos;
+  reading_time_unix_nanos_ = cells.time_unix_nanos;
   last_step_ = cells.step;
   ranks_folded_ = cells.ranks;
   latest_.Update(cells);
@@ -198,6 +199,7 @@ void RunEvaluator::OnRepeatedStep() {
 std::vector<Decision> RunEvaluator::Look(int64_t now_unix_nanos, const std::vector<uint32_t>& missing,
                                          uint32_t missing_count, uint32_t connected) {
   std::vector<Decision> out;
+  reading_time_unix_nanos_ = now_unix_nanos;
   for (size_t r = 0; r < rules_.size(); ++r) {
     RuleState& state = rules_[r];
     if (state.stall && connected > 0) {
@@ -227,7 +229,7 @@ bool RunEvaluator::Apply(size_t rule, std::optional<uint32_t> layer, Series* ser
     series->tail.push_back({step, value, reading});
     if (series->tail.size() > kTail) series->tail.pop_front();
   }
-  const Alarm::Change change = series->alarm.Update(policy_->rules[rule], step, reading.verdict);
+  const Alarm::Change change = series->alarm.Update(policy_->rules[rule], step, reading_time_unix_nanos_, reading.verdict);
   if (change == Alarm::Change::kNone) return false;
   changed_ = true;
   if (change == Alarm::Change::kResolved) {

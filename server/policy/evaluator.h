@@ -131,6 +131,7 @@ class RunEvaluator {
   StepHistory history_;
   uint64_t last_step_ = 0;
   int64_t last_time_unix_nanos_ = 0;
+  int64_t reading_time_unix_nanos_ = 0;  // of the step or the look being judged
   uint32_t ranks_folded_ = 0;
   bool changed_ = false;
 };

@@ -50,8 +50,7 @@ std::string RunEvaluator::FiredMessage(size_t rule, std::optional<uint32_t> laye
       absl::StrAppend(&text, " against ", NumberText(reading.reference));
     }
     absl::StrAppend(&text, " at step ", last_step_, ": ", DescribeDetector(r.detector));
-    if (r.for_samples > 1) absl::StrAppend(&text, ", ", r.for_samples, " samples in a row");
-    absl::StrAppend(&text, ".");
+    absl::StrAppend(&text, DescribeHold(r), ".");
   }
   if (!r.signals.empty() && IsTraining(r.signals[0]) && r.severity != v1::SEVERITY_INFO) {
     absl::StrAppend(&text, " ", PrecursorText());
@@ -128,6 +127,7 @@ json RunEvaluator::Evidence(size_t rule, std::optional<uint32_t> layer, const Se
             {"signals_watched", r.signals},
             {"detector", DetectorJson(r.detector)},
             {"for_samples", r.for_samples},
+            {"for_seconds", r.for_seconds},
             {"warm_up_steps", r.warm_up_steps},
             {"cool_down_steps", r.cool_down_steps},
             {"step", last_step_},

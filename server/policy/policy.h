@@ -141,6 +141,7 @@ struct Rule {
   std::vector<std::string> signals;  // metric names; several only for nonfinite; none for stall and missing_rank
   DetectorParams detector;
   uint32_t for_samples = 1;
+  double for_seconds = 0;  // from the first firing sample in a row; both must hold
   uint32_t clear_for_samples = 1;
   uint64_t warm_up_steps = 0;    // steps with a smaller number never fire
   uint64_t cool_down_steps = 0;  // after an alert, before the next one of this rule and layer

@@ -129,6 +129,7 @@ void ParseRule(const YAML::Node& node, Policy* policy, Problems* problems) {
   if (detector_node) detector = ParseDetector(*detector_node, problems);
   if (detector) rule.detector = *detector;
   map.Count("for_samples", 1, kMaxForSamples, &rule.for_samples);
+  map.Number("for_seconds", 0, 86400, &rule.for_seconds);
   map.Count("clear_for_samples", 1, kMaxForSamples, &rule.clear_for_samples);
   map.Count("warm_up_steps", 0, 1'000'000'000, &rule.warm_up_steps);
   map.Count("cool_down_steps", 0, 1'000'000'000, &rule.cool_down_steps);

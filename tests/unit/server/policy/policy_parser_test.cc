@@ -159,6 +159,8 @@ TEST(PolicyParser, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(threshold("~"), HasSubstr("'above' must be a number"));
   EXPECT_EQ(First(Rule("    signal: loss\n    detector: nonfinite\n    for_samples: -3\n")),
             "6:18 'for_samples' must be a whole number, not '-3'.");
+  EXPECT_EQ(First(Rule("    signal: loss\n    detector: nonfinite\n    for_seconds: 86401\n")),
+            "6:18 'for_seconds' must lie between 0 and 86400, not 86401.");
   EXPECT_EQ(First(Rule("    signal: loss\n    detector: nonfinite\n    for_samples: 0\n")),
             "6:18 'for_samples' must lie between 1 and 100000, not 0.");
   EXPECT_THAT(First(Rule("    signal: loss\n    detector: {growth: {factor: 0.5}}\n")),
