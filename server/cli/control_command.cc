@@ -1,12 +1,14 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/cli/commands.h"
 #include "server/cli/text.h"
 
@@ -14,6 +16,7 @@ namespace trimtab::cli {
 namespace {
 
 constexpr double kAnswerSeconds = 900;  // the server's longest deadline, and a margin
+constexpr absl::Duration kPollInterval = absl::Milliseconds(250);
 
 const std::map<std::string, v1::KernelMode> kModes = {{"native", v1::KERNEL_MODE_NATIVE},
                                                       {"observe", v1::KERNEL_MODE_OBSERVE},
@@ -103,7 +106,32 @@ int Report(const GlobalOptions& global, const v1::PlanResponse& response, bool r
   return failed ? kFailed : kOk;
 }
 
-// Connects, resolves the run and makes the call.
+// A committed plan is answered for before its step has come: looks again until every rank has applied it, or until the
+// server has found that one did not. At most kAnswerSeconds; then the plan is given as it is.
+grpc::Status WaitFinished(const GlobalOptions& global, Client* client, const std::string& run, v1::Plan* plan) {
+  if (plan->state() != v1::PLAN_STATE_COMMITTING) return grpc::Status::OK;
+  if (!global.json) {
+    std::fprintf(stderr, "plan %llu: every rank is prepared and switches at step %s; waiting for it\n",
+                 static_cast<unsigned long long>(plan->id()), Count(plan->effective_step()).c_str());
+  }
+  const absl::Time end = absl::Now() + absl::Seconds(kAnswerSeconds);
+  while (plan->state() == v1::PLAN_STATE_COMMITTING && absl::Now() < end) {
+    absl::SleepFor(kPollInterval);
+    v1::ListPlansRequest request;
+    request.set_run(run);
+    grpc::ClientContext context;
+    client->Prepare(&context);
+    v1::ListPlansResponse response;
+    if (grpc::Status status = client->control().ListPlans(&context, request, &response); !status.ok()) return status;
+    const auto found = std::find_if(response.mutable_plans()->begin(), response.mutable_plans()->end(),
+                                    [&](const v1::Plan& p) { return p.id() == plan->id(); });
+    if (found == response.mutable_plans()->end()) break;  // many later plans: the server has dropped its record
+    plan->Swap(&*found);
+  }
+  return grpc::Status::OK;
+}
+
+// Connects, resolves the run, makes the call and, unless told otherwise, waits for the end of the plan.
 template <typename Call>
 int WithRun(const GlobalOptions& global, const ControlOptions& options, Call call) {
   auto client = Client::Connect(global);
@@ -115,6 +143,10 @@ int WithRun(const GlobalOptions& global, const ControlOptions& options, Call cal
   v1::PlanResponse response;
   if (const grpc::Status status = call((*client)->control(), &context, *run, &response); !status.ok())
     return Fail(status);
+  if (!options.no_wait) {
+    const grpc::Status status = WaitFinished(global, client->get(), *run, response.mutable_plan());
+    if (!status.ok()) return Fail(status);
+  }
   return Report(global, response, options.reject);
 }
 

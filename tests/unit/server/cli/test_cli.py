@@ -216,8 +216,9 @@ def test_switch_plans_and_rollback(acting):
     done = acting.trimtab("switch", "--mode", "stabilized", "--layers", "0,2-3", "--reason", "by hand")
     assert done.returncode == OK, done.stderr
     assert "stabilized in layers 0, 2, 3" in done.stdout and "2 ranks" in done.stdout
+    assert " applied: " in done.stdout and "waiting" in done.stderr
+    assert documents(acting.trimtab("plans", "--json"))[0]["plans"][0]["state"] == "PLAN_STATE_APPLIED"
     wait_for(lambda: modes(acting) == ["stabilized", "observe", "stabilized", "stabilized"])
-    wait_for(lambda: documents(acting.trimtab("plans", "--json"))[0]["plans"][0]["state"] == "PLAN_STATE_APPLIED")
     assert "applied" in acting.trimtab("plans", "job").stdout
     plan = documents(acting.trimtab("plans", "--json"))[0]["plans"][0]
     assert plan["reason"] == "by hand" and "@" in plan["actor"]
