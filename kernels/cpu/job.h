@@ -21,8 +21,8 @@ inline constexpr float kMaskedBias = -1e4f;
 inline constexpr float kDeltaStepMaxUlps = 4.0f;
 
 // Steps that it takes, as multiples of the residual left: first those that cut it to a third, then all that help.
-inline constexpr double kDeltaStepFirstBound = 4.0 / 3.0;
-inline constexpr double kDeltaStepLastBound = 2.0;
+inline constexpr float kDeltaStepFirstBound = 4.0f / 3.0f;
+inline constexpr float kDeltaStepLastBound = 2.0f;
 
 inline constexpr int kFp32MantissaBits = 23;
 

@@ -1,126 +1,156 @@
-// The delta-preserving step: every row by a group of lanes, eight columns a lane, the row in registers throughout.
+// The delta-preserving step: a row by a few lanes, which scan its candidates in registers and move an entry together.
 //
 // The visit is that of docs/numerics.md: the largest step |dO| ulp(O) of at most 4/3 of what is left, then of at most
-// twice, and among equal steps the first column. The order of visits depends on the row alone.
+// twice, and among equal steps the first column. All arithmetic on what is left is FP32, as in kernels/cpu, so that both
+// move the same entries. The order of visits depends on the row alone.
+#include "kernels/cuda/delta_row.cuh"
 #include "kernels/cuda/job.h"
-#include "kernels/cuda/mma.cuh"
 
 namespace trimtab::cuda {
 namespace {
 
-constexpr int kColumns = 8;  // a lane
 constexpr int kThreads = 128;
+constexpr float kFirstBound = 4.0f / 3.0f, kLastBound = 2.0f;
+constexpr float kReach = 4.0f;  // steps of one entry's move
 
-template <typename T>
-__device__ float Ulp(float x) {
-  const float power = __uint_as_float(__float_as_uint(x) & 0x7f800000u);
-  if (!(power > 0.0f && power < INFINITY)) return 0.0f;
-  const float ulp = power * __uint_as_float((127u - T::kMantissaBits) << 23);
-  return T::kMantissaBits == 10 ? fmaxf(ulp, 0x1p-24f) : ulp;
-}
+constexpr int kChunks = 4;           // of eight columns, a lane
+constexpr int kMaxUnitsY = 32768;  // (batch, head) units along the grid's y
 
-template <typename T, bool kWide>
-__device__ void LoadColumns(const void* data, int64_t offset, int column, int columns, float (&x)[kColumns]) {
-  const auto* from = static_cast<const typename T::Type*>(data) + offset + column;
-  if constexpr (kWide) {
-    uint4 raw = make_uint4(0, 0, 0, 0);
-    if (column < columns) raw = *reinterpret_cast<const uint4*>(from);
-    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = T::Low(word[i]);
-      x[2 * i + 1] = T::High(word[i]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) x[i] = column + i < columns ? static_cast<float>(from[i]) : 0.0f;
-  }
-}
-
-template <typename T, bool kWide>
-__device__ void StoreColumns(void* data, int64_t offset, int column, int columns, const float (&x)[kColumns]) {
-  auto* to = static_cast<typename T::Type*>(data) + offset + column;
-  if constexpr (kWide) {
-    if (column < columns) {
-      *reinterpret_cast<uint4*>(to) =
-          make_uint4(T::Pack(x[0], x[1]), T::Pack(x[2], x[3]), T::Pack(x[4], x[5]), T::Pack(x[6], x[7]));
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      if (column + i < columns) to[i] = static_cast<typename T::Type>(x[i]);
-    }
-  }
-}
-
+// kLanes lanes take a row's chunks in turn; a warp has 32 / kLanes rows of one head.
 template <typename T, int kLanes, bool kWide>
-__global__ void __launch_bounds__(kThreads) DeltaStepKernel(const __grid_constant__ trimtab_cuda_delta_preserve d) {
-  const int64_t index = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
-  const int64_t all = d.batch * d.heads * d.rows;
-  const bool exists = index < all;
-  const int64_t safe = exists ? index : all - 1;
-  const int64_t row = safe % d.rows, head = safe / d.rows % d.heads, batch = safe / d.rows / d.heads;
-  const int lane = threadIdx.x % kLanes, column = lane * kColumns, columns = static_cast<int>(d.columns);
-  float out[kColumns], low[kColumns], grad[kColumns], step[kColumns];
-  LoadColumns<T, kWide>(d.out.data, Offset(d.out, false, batch, head, row), column, columns, out);
-  LoadColumns<T, kWide>(d.out_low.data, Offset(d.out_low, false, batch, head, row), column, columns, low);
-  LoadColumns<T, kWide>(d.grad_out.data, Offset(d.grad_out, false, batch, head, row), column, columns, grad);
-  double residual = 0.0;
+__global__ void __launch_bounds__(kThreads, 7)
+    DeltaStepKernel(const __grid_constant__ trimtab_cuda_delta_preserve d) {
+  using Type = typename T::Type;
+  constexpr int kMine = 8 * kChunks, kColumns = kMine * kLanes, kRows = 32 / kLanes;  // kRows: of a warp
+  constexpr int kPitch = kColumns + 8 * kLanes;  // lanes of a quarter warp read different banks
+  enum { kOut, kGrad, kLow, kTensors };
+  __shared__ __align__(16) uint16_t shared[kThreads / 32][kTensors][kRows][kPitch];
+  const unsigned unit = blockIdx.z * kMaxUnitsY + blockIdx.y;
+  if (unit >= static_cast<unsigned>(d.batch * d.heads)) return;
+  const unsigned batch = unit / static_cast<unsigned>(d.heads), head = unit % static_cast<unsigned>(d.heads);
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x % 32 / kLanes, columns = static_cast<int>(d.columns);
+  const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32) * kRows;
+  const bool exists = first_row + mine < d.rows;
+  auto& tile = shared[threadIdx.x / 32];
+  // Neighbouring lanes move neighbouring chunks between the tile and memory, wherever they belong.
+  const auto each_chunk = [&](const auto& body) {
+    constexpr int kRowChunks = kLanes * kChunks;
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    residual += static_cast<double>(grad[i]) * low[i];
-    const float s = fabsf(grad[i]) * Ulp<T>(out[i]);
-    step[i] = s < INFINITY ? s : 0.0f;
+    for (int i = 0; i < kRows * kRowChunks / 32; ++i) {
+      const int chunk = i * 32 + static_cast<int>(threadIdx.x) % 32, row = chunk / kRowChunks;
+      if (first_row + row < d.rows) body(row, chunk % kRowChunks * 8);
+    }
+  };
+  const auto fetch = [&](const trimtab_tensor& t, int tensor) {
+    const auto* from = static_cast<const uint16_t*>(t.data) + Offset(t, false, batch, head, first_row);
+    each_chunk([&](int row, int column) {
+      FetchChunk<kWide>(&tile[tensor][row][column], from + row * t.stride[2], column, columns);
+    });
+  };
+  fetch(d.grad_out, kGrad);
+  fetch(d.out_low, kLow);
+  fetch(d.out, kOut);
+  CommitCopies();
+  WaitCopies<0>();
+  __syncwarp();
+
+  Type* const row_out = reinterpret_cast<Type*>(tile[kOut][mine]);
+  const Type* const row_grad = reinterpret_cast<const Type*>(tile[kGrad][mine]);
+  // Keys of this lane's columns but for the lane's own bits of the column, which the limit is lowered by instead.
+  uint32_t complement[kMine];
+  uint32_t most = 0;  // of kSmallestKey less the keys: the row's smallest key
+  const uint32_t lane_bits = static_cast<uint32_t>(kLanes - 1 - lane) * 8;
+  double sum = 0.0;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const auto words = [&](int tensor) {
+      return *reinterpret_cast<const uint4*>(&tile[tensor][mine][(c * kLanes + lane) * 8]);
+    };
+    const uint4 out = words(kOut), low = words(kLow), grad = words(kGrad);
+    const uint32_t o[4] = {out.x, out.y, out.z, out.w}, l[4] = {low.x, low.y, low.z, low.w};
+    const uint32_t g[4] = {grad.x, grad.y, grad.z, grad.w};
+    double part = 0.0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto value = [&](uint32_t word) { return i % 2 == 0 ? T::Low(word) : T::High(word); };
+      const float gradient = value(g[i / 2]);
+      part += static_cast<double>(gradient * value(l[i / 2]));
+      const float step = fabsf(gradient) * Ulp<T>(value(o[i / 2]));
+      complement[8 * c + i] = KeyComplement(step, (c * kLanes + kLanes - 1) * 8 + i);
+      most = __viaddmax_u32(complement[8 * c + i], kSmallestKey, most);
+    }
+    sum += part;
   }
 #pragma unroll
-  for (int i = kLanes / 2; i > 0; i /= 2) residual += __shfl_xor_sync(~0u, residual, i);
-  double bound = 4.0 / 3.0;
+  for (int i = 1; i < kLanes; i *= 2) {
+    sum += __shfl_xor_sync(~0u, sum, i);
+    most = max(most, __shfl_xor_sync(~0u, most, i));
+  }
+  auto residual = static_cast<float>(sum);
+  // No key is below `least`. A key k of a step gave kSmallestKey + ~k, which wrapped around for the others.
+  const uint32_t least = most >= kSmallestKey + ~kLargestKey ? kSmallestKey + ~most : ~0u;
+
+  uint32_t last = kLargestKey + 1;  // keys from here on need no look: visited, or too large
+  uint32_t visited = 0;             // this lane's columns, a bit each
   int left = d.max_entries > 0 ? d.max_entries : columns;
-  bool active = exists && residual - residual == 0.0 && residual != 0.0;
-  while (__any_sync(~0u, active)) {
-    const float limit = static_cast<float>(bound * fabs(residual));
-    float best = 0.0f;
+  bool active = exists && residual - residual == 0.0f && residual != 0.0f;
+  bool second = false, none = false;  // second: steps up to kLastBound count
+  while (true) {
+    uint32_t limit = KeyLimit(second ? kLastBound : kFirstBound, residual);
+    if (active && !second && (none || limit < least)) {
+      second = true;
+      limit = KeyLimit(kLastBound, residual);
+      none = false;
+      if (last <= limit) {  // rare: what was visited is within the wider bound
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) best = step[i] <= limit ? fmaxf(best, step[i]) : best;
-    float largest = best;
-#pragma unroll
-    for (int i = kLanes / 2; i > 0; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, i));
-    const uint32_t mine = __ballot_sync(~0u, best == largest) >> (threadIdx.x % 32 / kLanes * kLanes);
-    const int owner = __ffs(static_cast<int>(kLanes == 32 ? mine : mine & ((1u << (kLanes % 32)) - 1u))) - 1;
-    double change = 0.0;  // of rowsum(dO O)
-    if (active && largest > 0.0f && lane == owner) {
-      bool found = false;
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if (found || step[i] != largest) continue;
-        found = true;
-        step[i] = 0.0f;
-        const double reach = 4.0 * Ulp<T>(out[i]);
-        const double wanted = fmin(fmax(residual / grad[i], -reach), reach);
-        const float target = Round<T>(static_cast<float>(out[i] + wanted));
-        const double move = static_cast<double>(target) - out[i];
-        if (move == 0.0 || move - move != 0.0) continue;
-        out[i] = target;
-        change = grad[i] * move;
+        for (int j = 0; j < kMine; ++j) complement[j] = visited >> j & 1 ? ~0u : complement[j];
+        last = kLargestKey + 1;
       }
     }
-    change = __shfl_sync(~0u, change, owner, kLanes);
-    if (!active) continue;
-    if (largest == 0.0f) {
-      active = bound < 2.0;
-      bound = 2.0;
-    } else if (change != 0.0) {
-      residual -= change;
-      active = --left > 0;
-    }
+    active = active && !none && limit >= least;
+    if (!__any_sync(~0u, active)) break;
+    limit = min(limit, last - 1);
+    const uint32_t from = limit + 1 - lane_bits;
+    // limit - key of a key too large wraps around, so the least difference is that of the largest key within the limit.
+    uint32_t distance[4] = {limit, limit, limit, limit};
+#pragma unroll
+    for (int j = 0; j < kMine; ++j) distance[j % 4] = __viaddmin_u32(from, complement[j], distance[j % 4]);
+    uint32_t nearest = min(min(distance[0], distance[1]), min(distance[2], distance[3]));
+#pragma unroll
+    for (int i = 1; i < kLanes; i *= 2) nearest = min(nearest, __shfl_xor_sync(~0u, nearest, i));
+    const uint32_t key = limit - nearest;
+    none = key < kSmallestKey;
+    const int column = static_cast<int>(~key & (kColumns - 1u));
+    const float out = static_cast<float>(row_out[column]), grad = static_cast<float>(row_grad[column]);
+    const float reach = kReach * StepOf(key);
+    const float wanted = __fdiv_rn(fminf(fmaxf(residual, -reach), reach), grad);
+    const Type target = static_cast<Type>(out + wanted);
+    const float move = static_cast<float>(target) - out;
+    __syncwarp();
+    if (!active || none) continue;
+    last = key;
+    const bool own = column / 8 % kLanes == lane;
+    if (own) visited |= 1u << (column / (8 * kLanes) * 8 + column % 8);
+    if (move == 0.0f || move - move != 0.0f) continue;
+    residual = __fmaf_rn(-grad, move, residual);
+    if (own) row_out[column] = target;
+    active = --left > 0;
   }
-  if (exists) StoreColumns<T, kWide>(d.result.data, Offset(d.result, false, batch, head, row), column, columns, out);
+  __syncwarp();
+  auto* to = static_cast<uint16_t*>(d.result.data) + Offset(d.result, false, batch, head, first_row);
+  each_chunk([&](int row, int column) {
+    StoreChunk<kWide>(to + row * d.result.stride[2], column, columns,
+                      *reinterpret_cast<const uint4*>(&tile[kOut][row][column]));
+  });
 }
 
 template <typename T, int kLanes>
 void Launch(const trimtab_cuda_delta_preserve& d, bool wide, cudaStream_t stream) {
-  const int64_t threads = d.batch * d.heads * d.rows * kLanes;
-  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  constexpr int64_t kBlockRows = kThreads / kLanes;
+  const int64_t units = d.batch * d.heads;
+  const dim3 blocks(static_cast<unsigned>((d.rows + kBlockRows - 1) / kBlockRows),
+                    static_cast<unsigned>(units < kMaxUnitsY ? units : kMaxUnitsY),
+                    static_cast<unsigned>((units + kMaxUnitsY - 1) / kMaxUnitsY));
   if (wide) {
     DeltaStepKernel<T, kLanes, true><<<blocks, kThreads, 0, stream>>>(d);
   } else {
@@ -142,7 +172,8 @@ extern "C" trimtab_kernel_status trimtab_cuda_delta_preserving_step(const trimta
     return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "delta_preserve is NULL or its struct_size is not %zu", sizeof *d);
   }
   if (d->dtype != TRIMTAB_BF16 && d->dtype != TRIMTAB_F16) return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d", d->dtype);
-  if (d->batch < 0 || d->heads < 1 || d->rows < 0 || d->columns < 1 || d->columns > 256 || d->max_entries < 0) {
+  if (d->batch < 0 || d->heads < 1 || d->rows < 0 || d->batch * d->heads > 1 << 30 || d->rows > 1 << 30 ||
+       d->columns < 1 || d->columns > 256 || d->max_entries < 0) {
     return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "batch, heads, rows, columns or max_entries out of range");
   }
   if (d->batch == 0 || d->rows == 0) return TRIMTAB_KERNEL_OK;
@@ -157,11 +188,11 @@ extern "C" trimtab_kernel_status trimtab_cuda_delta_preserving_step(const trimta
                     Wide(d->grad_out.data, d->grad_out.stride) && Wide(d->result.data, d->result.stride);
   const auto launch = [&]<typename T>() {
     if (d->columns <= 64) {
-      Launch<T, 8>(*d, wide, stream);
+      Launch<T, 2>(*d, wide, stream);
     } else if (d->columns <= 128) {
-      Launch<T, 16>(*d, wide, stream);
+      Launch<T, 4>(*d, wide, stream);
     } else {
-      Launch<T, 32>(*d, wide, stream);
+      Launch<T, 8>(*d, wide, stream);
     }
   };
   d->dtype == TRIMTAB_BF16 ? launch.operator()<Bf16>() : launch.operator()<Fp16>();

@@ -14,7 +14,11 @@ struct DeltaFormat {
   float relative_ulp;  // of the coarser of storage and dtype
   float smallest_ulp;  // spacing of the dtype's subnormals; 0 where the exponent range is FP32's
 
-  DeltaFormat(int mantissa_bits, trimtab_dtype type) : round(mantissa_bits), dtype(type), smallest_ulp(0.0f) {
+  // A rounding to no fewer bits than the dtype's is left to the dtype: FP16's subnormals would be rounded twice.
+  DeltaFormat(int mantissa_bits, trimtab_dtype type)
+      : round(type == TRIMTAB_F16 && mantissa_bits >= 10 ? kFp32MantissaBits : mantissa_bits),
+        dtype(type),
+        smallest_ulp(0.0f) {
     int bits = mantissa_bits;
     if (dtype == TRIMTAB_BF16 && bits > 7) bits = 7;
     if (dtype == TRIMTAB_F16 && bits > 10) bits = 10;
@@ -59,23 +63,26 @@ TRIMTAB_INLINE Candidate LargestStep(const float* steps, int64_t padded, float b
 
 // Visits the largest step |dO| * ulp(O) that is at most 4/3 of what is left, so that each move leaves a third or less;
 // then, when no such step is left, the largest of at most twice what is left, which is the most that can still help.
-// The plain order of decreasing steps ends no nearer and moves five times as many entries. All arrays hold a row, then
-// zeros up to the vector length; `steps` and `ulps` are work space.
+// The plain order of decreasing steps ends no nearer and moves five times as many entries. Steps below 2^-126 are none.
+// What is left is FP32, its first value the sum in FP64 of FP32 products, which are exact for 16-bit dO and low halves:
+// so it hardly depends on the order of the sum, and a GPU without time for FP64 moves the same entries. All arrays hold
+// a row, then zeros up to the vector length; `steps` and `ulps` are work space.
 inline void DeltaStepRow(const DeltaFormat& format, float* out, const float* low, const float* grad, int64_t padded,
                          int64_t max_entries, float* steps, float* ulps) {
+  for (int64_t j = 0; j < padded; j += kLanes) Store(steps + j, Load(grad + j) * Load(low + j));
   Wide sum = {};
-  for (int64_t j = 0; j < padded; j += kLanes / 2) sum += LoadWide(grad + j) * LoadWide(low + j);
-  double residual = SumOf(sum);
-  if (residual - residual != 0.0 || residual == 0.0) return;
+  for (int64_t j = 0; j < padded; j += kLanes / 2) sum += LoadWide(steps + j);
+  auto residual = static_cast<float>(SumOf(sum));
+  if (residual - residual != 0.0f || residual == 0.0f) return;
   for (int64_t j = 0; j < padded; j += kLanes) {
     const Vec ulp = format.Ulp(Load(out + j));
     const Vec step = Abs(Load(grad + j)) * ulp;
     Store(ulps + j, ulp);
-    Store(steps + j, Finite(step) ? step : Splat(0.0f));
+    Store(steps + j, Finite(step) & (step >= Splat(0x1p-126f)) ? step : Splat(0.0f));
   }
-  double bound = kDeltaStepFirstBound;
+  float bound = kDeltaStepFirstBound;
   for (int64_t moved = 0; moved < max_entries;) {
-    const Candidate next = LargestStep(steps, padded, static_cast<float>(bound * std::fabs(residual)));
+    const Candidate next = LargestStep(steps, padded, bound * std::fabs(residual));
     if (next.step == 0.0f) {
       if (bound == kDeltaStepLastBound) return;
       bound = kDeltaStepLastBound;
@@ -83,12 +90,12 @@ inline void DeltaStepRow(const DeltaFormat& format, float* out, const float* low
     }
     const int64_t i = next.index;
     steps[i] = 0.0f;
-    const double reach = kDeltaStepMaxUlps * ulps[i];
-    double wanted = residual / grad[i];
+    const float reach = kDeltaStepMaxUlps * ulps[i];
+    float wanted = residual / grad[i];
     wanted = wanted > reach ? reach : (wanted < -reach ? -reach : wanted);
-    const float target = format.Stored(static_cast<float>(out[i] + wanted));
-    const double change = static_cast<double>(target) - out[i];
-    if (change == 0.0 || change - change != 0.0) continue;
+    const float target = format.Stored(out[i] + wanted);
+    const float change = target - out[i];
+    if (change == 0.0f || change - change != 0.0f) continue;
     out[i] = target;
     residual -= grad[i] * change;
     ++moved;
