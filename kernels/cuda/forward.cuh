@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kWarps * 32, ForwardShape<
       const float total = stabilized ? rounded : plain;
       const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
       if (a.lse.data != nullptr && lane % 4 == 0) {
-        const float lse = LogSumExp(max[m][half], plain, scale_log2, log2_shift, a.empty_lse);
+        const float lse = LogSumExp(max[m][half] * scale_log2, plain, log2_shift, a.empty_lse);
         static_cast<float*>(a.lse.data)[Offset(a.lse, packed, batch, head, seq.q_begin + row)] = lse;
       }
 #pragma unroll

@@ -27,9 +27,10 @@ __device__ inline float PaperMaximum(float max, float count, float beta, float u
   return max;
 }
 
-// Natural log-sum-exp of a row: `plain` is the sum of the unrounded weights exp2(s scale_log2 + log2_shift - max scale_log2).
-__device__ inline float LogSumExp(float max, float plain, float scale_log2, float log2_shift, float empty) {
-  return plain == 0.0f ? empty : (max * scale_log2 - log2_shift) * kLn2 + logf(plain);
+// Natural log-sum-exp of a row from the sum `plain` of its unrounded weights exp2(score + log2_shift - top); scores and
+// `top` in log2 units.
+__device__ inline float LogSumExp(float top, float plain, float log2_shift, float empty) {
+  return plain == 0.0f ? empty : (top - log2_shift) * kLn2 + logf(plain);
 }
 
 }  // namespace trimtab::cuda

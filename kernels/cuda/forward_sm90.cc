@@ -10,7 +10,8 @@ namespace {
 
 // Bytes of keys and values that a section of heads may fill of the L2 cache.
 constexpr int64_t kSectionBytes = int64_t{24} << 20;
-constexpr int64_t kStayKeys = 2048;
+// At head size 128 and this many keys a thread block per block of rows costs little.
+constexpr int64_t kManyKeys = 2048;
 
 PFN_cuTensorMapEncodeTiled_v12000 FindEncoder() {
   void* address = nullptr;
@@ -51,7 +52,8 @@ template <int kDim>
 bool Prepare(const trimtab_cuda_attention& a, int processors, ForwardSm90Job* job) {
   using Shape = ForwardSm90Shape<kDim>;
   const int64_t blocks = (a.queries + Shape::kRows - 1) / Shape::kRows, heads = a.batch * a.heads;
-  if (blocks * heads > INT_MAX) return false;
+  const int64_t all = blocks * heads;
+  if (all > INT_MAX / 2) return false;
   if (!Encode(a, a.q, a.heads, a.queries, 64, &job->q) || !Encode(a, a.k, a.kv_heads, a.keys, Shape::kKeys, &job->k) ||
       !Encode(a, a.v, a.kv_heads, a.keys, Shape::kKeys, &job->v)) {
     return false;
@@ -59,13 +61,14 @@ bool Prepare(const trimtab_cuda_attention& a, int processors, ForwardSm90Job* jo
   job->a = a;
   job->wide_out = Wide(a.out);
   job->wide_low = Wide(a.out_low);
-  // Long rows: one block of rows a thread block, dealt out by the hardware as they end. Short ones: thread blocks stay, so
-  // that loads for the next rows overlap the end of the last.
-  const bool stay = a.keys < kStayKeys;
+  // Where blocks of rows are short, thread blocks stay and take several in turn, so that loads for the next overlap the end
+  // of the last. Else the hardware deals them out as others end, which is more even.
+  const bool stay = all > processors && (kDim == 64 || a.keys < kManyKeys);
   const int64_t group = a.heads / a.kv_heads, head_bytes = 4 * a.keys * kDim;
   const int64_t section = std::max<int64_t>(1, kSectionBytes / head_bytes) * group;
-  job->order = {static_cast<int>(blocks), static_cast<int>(heads), static_cast<int>(stay ? heads : std::min(section, heads))};
-  job->grid = static_cast<int>(stay ? std::min<int64_t>(blocks * heads, processors) : blocks * heads);
+  job->order = {static_cast<int>(blocks), static_cast<int>(heads), static_cast<int>(std::min(section, heads)),
+                stay && a.mask.window_right >= 0};
+  job->grid = static_cast<int>(stay ? processors : all);
   return true;
 }
 

@@ -23,20 +23,20 @@ __device__ __forceinline__ void Produce(const ForwardSm90Job& job, const Forward
   RowBlock<kDim> block;
   for (int turn = 0; block.Take(job, turn); ++turn) {
     const int kv_head = block.head / group;
-    const auto load = [&](const CUtensorMap* map, Ring<Shape::kStages>& ring, uint32_t tiles, uint32_t full, uint32_t empty,
+    const auto load = [&](const CUtensorMap* map, Ring<Shape::kStages>& ring, uint32_t tiles, int stride, uint32_t full, uint32_t empty,
                           int tile) {
       WaitBarrier(empty + 8 * ring.Stage(), ring.Parity() ^ 1);
       ArriveExpecting(full + 8 * ring.Stage(), Shape::kTileBytes);
 #pragma unroll
       for (int i = 0; i < Shape::kBlocks; ++i) {
-        LoadBox(tiles + ring.Stage() * Shape::kTileBytes + i * Shape::kKeys * 128, map, full + 8 * ring.Stage(), i * 64,
+        LoadBox(tiles + ring.Stage() * stride + i * Shape::kBlockBytes, map, full + 8 * ring.Stage(), i * 64,
                 tile * Shape::kKeys, kv_head, block.batch);
       }
       ring.Next();
     };
     for (int pass = paper ? 0 : 2; pass < 3; ++pass) {
       for (int tile = block.tiles - 1; tile >= 0; --tile) {
-        load(&job.k, k_ring, shared.K(), shared.KFull(), shared.KEmpty(), tile);
+        load(&job.k, k_ring, shared.K(), Shape::kTileBytes, shared.KFull(), shared.KEmpty(), tile);
         if (pass == (paper ? 0 : 2) && tile == block.tiles - 1) {
           for (int w = 0; w < Shape::kConsumers; ++w) {
             WaitBarrier(shared.QEmpty(w), (blocks_taken & 1) ^ 1);
@@ -49,11 +49,11 @@ __device__ __forceinline__ void Produce(const ForwardSm90Job& job, const Forward
           ++blocks_taken;
         }
         if (pass == 2 && tile < block.tiles - 1) {
-          load(&job.v, v_ring, shared.V(), shared.VFull(), shared.VEmpty(), tile + 1);
+          load(&job.v, v_ring, shared.V(), Shape::kValueStride, shared.VFull(), shared.VEmpty(), tile + 1);
         }
       }
     }
-    if (block.tiles > 0) load(&job.v, v_ring, shared.V(), shared.VFull(), shared.VEmpty(), 0);
+    if (block.tiles > 0) load(&job.v, v_ring, shared.V(), Shape::kValueStride, shared.VFull(), shared.VEmpty(), 0);
   }
 }
 
@@ -68,11 +68,12 @@ struct Consumer {
   const SoftmaxRule rule;
   const int w;  // which of the consumers
   RowBlock<kDim> block;
-  int row;  // this thread's first
+  int tiles;  // of the block's, those that this warpgroup's rows see
+  int row;    // this thread's first
   Ring<Shape::kStages> k_ring, v_ring;
   uint32_t blocks_taken = 0;
   OnlineSoftmax<T, kKeys> softmax;
-  float s[kKeys / 2], o[kDim / 2];
+  float s[kKeys / 2], o[Shape::kOutputs];
   uint32_t p[kKeys / 4];
 
   __device__ Consumer(const ForwardSm90Job& job, const ForwardSm90Shared<kDim>& shared, int kind, int w)
@@ -91,13 +92,14 @@ struct Consumer {
 #pragma unroll
     for (int d = 1; d < kDim / 16; ++d) {
       const uint64_t step = d % 4 * kRowStep;
-      ProductOfRows<T, true>(s, q + step + d / 4 * (64 * 128 >> 4), k + step + d / 4 * (kKeys * 128 >> 4));
+      ProductOfRows<T, true>(s, q + step + d / 4 * (64 * 128 >> 4), k + step + d / 4 * (Shape::kBlockBytes >> 4));
     }
     CommitProducts();
   }
   // Issues o += P V for the next tile of values.
   __device__ __forceinline__ void IssueValues() {
-    const uint64_t v = ColumnDescriptor(shared.V() + v_ring.Stage() * Shape::kTileBytes, kKeys * 128);
+    const uint32_t tile = shared.V() + v_ring.Stage() * Shape::kValueStride;
+    const uint64_t v = ColumnDescriptor(tile, Shape::kBlocks == 1 ? shared.Ones(0) - tile : Shape::kBlockBytes);
     BeginProducts();
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
@@ -129,30 +131,36 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void Mask(int tile) {
-    const int visible[2] = {EndKey(job.a.mask, block.sequence, row) - tile * kKeys,
-                            EndKey(job.a.mask, block.sequence, row + 8) - tile * kKeys};
+    const Sequence sequence = SequenceOf(job.a, 0);
+    const int visible[2] = {EndKey(job.a.mask, sequence, row) - tile * kKeys,
+                            EndKey(job.a.mask, sequence, row + 8) - tile * kKeys};
     softmax.Mask(s, visible);
   }
 
   __device__ __forceinline__ void RescaleOutput() {
+    if (__all_sync(~0u, softmax.rescale[0] == 1.0f && softmax.rescale[1] == 1.0f)) return;
 #pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) o[i] *= softmax.rescale[i / 2 % 2];
+    for (int i = 0; i < Shape::kOutputs; ++i) o[i] *= softmax.rescale[i / 2 % 2];
   }
 
   // The published rule's maximum of each row: the final maximum, then the number of scores near it.
   __device__ __forceinline__ void FindPaperMaximum() {
     const float unit = kLog2E / rule.scale_log2, tolerance = kPaperTolerance * unit;
-    float count[2] = {0.0f, 0.0f};
+    float max[2] = {-INFINITY, -INFINITY}, count[2] = {0.0f, 0.0f};
+#pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
-      for (int tile = block.tiles - 1; tile >= 0; --tile) {
+      if constexpr (!Shape::kTurns) PassTiles(false);
+      for (int tile = tiles - 1; tile >= 0; --tile) {
         Scores(tile);
+        float tile_max[2];
+        if (pass == 0) softmax.TileMax(s, tile_max);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if (pass == 0) {
-            softmax.max[half] = fmaxf(softmax.max[half], softmax.TileMax(s, half));
+            max[half] = fmaxf(max[half], tile_max[half]);
             continue;
           }
-          const float limit = softmax.max[half] - tolerance;
+          const float limit = max[half] - tolerance;
 #pragma unroll
           for (int i = 0; i < kKeys / 4; ++i) count[half] += s[i / 2 * 4 + half * 2 + i % 2] >= limit ? 1.0f : 0.0f;
         }
@@ -160,7 +168,7 @@ struct Consumer {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      softmax.max[half] = PaperMaximum(softmax.max[half], QuadSum(count[half]), job.a.beta, unit);
+      softmax.top[half] = PaperMaximum(max[half], QuadSum(count[half]), job.a.beta, unit) * rule.scale_log2;
     }
   }
 
@@ -168,18 +176,19 @@ struct Consumer {
   template <bool kMask>
   __device__ __forceinline__ void Step(int tile) {
     WaitK();
-    NamedWait(1 + w, 256);
+    if constexpr (Shape::kTurns) NamedWait(1 + w, 256);
     Pin(s);
     IssueScores();
     RescaleOutput();
     WaitV();
     Pin(o);
     IssueValues();
-    NamedArrive(1 + (w + 1) % Shape::kConsumers, 256);
+    if constexpr (Shape::kTurns) NamedArrive(1 + (w + 1) % Shape::kConsumers, 256);
     WaitProducts<1>();
     Pin(s);
     ReleaseK();
     if constexpr (kMask) Mask(tile);
+    softmax.Advance(s, rule);
     softmax.Weigh(s, rule);
     WaitProducts<0>();
     Pin(o);
@@ -189,25 +198,43 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void Run() {
-    if (w == Shape::kConsumers - 1) NamedArrive(1, 256);
+    if (Shape::kTurns && w == Shape::kConsumers - 1) NamedArrive(1, 256);
     for (int turn = 0; block.Take(job, turn); ++turn) {
-      row = block.first_row + 64 * w + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+      const int first_row = block.first_row + 64 * w;
+      row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+      // Rows that see nothing take one tile all the same, masked whole.
+      tiles = Shape::kTurns ? block.tiles : max(RowBlock<kDim>::Tiles(job, first_row, 64), 1);
       softmax.Reset();
 #pragma unroll
-      for (int i = 0; i < kDim / 2; ++i) o[i] = 0.0f;
-      if (block.tiles > 0) AllTiles();
+      for (int i = 0; i < Shape::kOutputs; ++i) o[i] = 0.0f;
+      if (block.tiles > 0) {
+        WaitBarrier(shared.QFull(w), blocks_taken++ & 1);
+        if (rule.paper) FindPaperMaximum();
+        if constexpr (!Shape::kTurns) PassTiles(true);
+        AllTiles(first_row);
+      }
       StoreRows<T, kDim>(job, rule, softmax, o, block.batch, block.head, row);
     }
-    if (w == 0) NamedWait(1, 256);  // the last turn that nobody takes
+    if (Shape::kTurns && w == 0) NamedWait(1, 256);  // the last turn, which nobody takes
   }
 
-  __device__ __forceinline__ void AllTiles() {
+  // Gives back the tiles that only rows of later consumers see.
+  __device__ __forceinline__ void PassTiles(bool values) {
+    for (int tile = block.tiles; tile > tiles; --tile) {
+      WaitK();
+      ReleaseK();
+      if (!values) continue;
+      WaitV();
+      ReleaseV();
+    }
+  }
+
+  __device__ __forceinline__ void AllTiles(int first_row) {
     // Tiles from here on are not whole for this warpgroup's first row.
-    const int first_masked = EndKey(job.a.mask, block.sequence, block.first_row + 64 * w) / kKeys;
-    int tile = block.tiles - 1;
-    WaitBarrier(shared.QFull(w), blocks_taken++ & 1);
-    if (rule.paper) FindPaperMaximum();
+    const int first_masked = EndKey(job.a.mask, SequenceOf(job.a, 0), first_row) / kKeys;
+    int tile = tiles - 1;
     Scores(tile);
+    softmax.Advance(s, rule);
     softmax.Weigh(s, rule);
     softmax.Round(p, s);
     for (--tile; tile >= first_masked && tile >= 0; --tile) Step<true>(tile);
@@ -230,6 +257,7 @@ __global__ void __launch_bounds__(ForwardSm90Shape<kDim>::kThreads, 1)
   using Shape = ForwardSm90Shape<kDim>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const ForwardSm90Shared<kDim> shared(memory);
+  shared.FillOnes(T::kMantissaBits == 7 ? 0x3f803f80u : 0x3c003c00u);
   if (threadIdx.x == 0) {
     PrefetchTensorMap(&job.q);
     PrefetchTensorMap(&job.k);
@@ -239,8 +267,8 @@ __global__ void __launch_bounds__(ForwardSm90Shape<kDim>::kThreads, 1)
     *shared.Kind() = job.a.kind != nullptr ? *job.a.kind : TRIMTAB_ATTENTION_STABILIZED;
   }
   __syncthreads();
-  const int kind = *shared.Kind();
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const int kind = static_cast<int>(__reduce_max_sync(~0u, static_cast<unsigned>(*shared.Kind())));
+  const int warpgroup = static_cast<int>(__reduce_min_sync(~0u, threadIdx.x / 128));
   if (warpgroup == 0) {
     ShrinkRegisters<Shape::kProducerRegisters>();
     if (threadIdx.x == 0) Produce<kDim>(job, shared, kind == TRIMTAB_ATTENTION_PAPER);

@@ -45,7 +45,7 @@ __device__ __forceinline__ void StoreRow(typename T::Type* row, bool wide, bool 
 // Rows `row` and `row` + 8 of one head from the accumulators `o`.
 template <typename T, int kDim, int kKeys>
 __device__ __forceinline__ void StoreRows(const ForwardSm90Job& job, const SoftmaxRule& rule,
-                                          const OnlineSoftmax<T, kKeys>& softmax, const float (&o)[kDim / 2], int batch,
+                                          const OnlineSoftmax<T, kKeys>& softmax, const float (&o)[ForwardSm90Shape<kDim>::kOutputs], int batch,
                                           int head, int first_row) {
   using Type = typename T::Type;
   const trimtab_cuda_attention& a = job.a;
@@ -53,13 +53,13 @@ __device__ __forceinline__ void StoreRows(const ForwardSm90Job& job, const Softm
   for (int half = 0; half < 2; ++half) {
     const int64_t row = first_row + 8 * half;
     const bool valid = row < a.queries;
-    const float plain = QuadSum(softmax.plain[half]), rounded = QuadSum(softmax.rounded[half]);
+    const float plain = QuadSum(softmax.plain[half]), rounded = o[kDim / 2 + half * 2];
     const float total = rule.stabilized ? rounded : plain;
     const float inverse = 1.0f / total;
     const auto value = [&](int i) { return total == 0.0f ? 0.0f : o[i] * inverse; };
     if (a.lse.data != nullptr && valid && threadIdx.x % 4 == 0) {
       static_cast<float*>(a.lse.data)[Offset(a.lse, false, batch, head, row)] =
-          LogSumExp(softmax.max[half], plain, rule.scale_log2, rule.log2_shift, a.empty_lse);
+          LogSumExp(softmax.top[half], plain, rule.log2_shift, a.empty_lse);
     }
     StoreRow<T, kDim>(static_cast<Type*>(a.out.data) + Offset(a.out, false, batch, head, row), job.wide_out, valid,
                       [&](int group, uint32_t(&word)[4]) {

@@ -50,9 +50,14 @@ inline constexpr uint64_t kRowStep = 32 >> 4, kColumnStep = 2048 >> 4;
   TRIMTAB_R32                                                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TRIMTAB_R36 TRIMTAB_R32 ", %32, %33, %34, %35"
+#define TRIMTAB_R68 TRIMTAB_R64 ", %64, %65, %66, %67"
+#define TRIMTAB_O4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define TRIMTAB_O8(i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define TRIMTAB_O32 TRIMTAB_O8(0), TRIMTAB_O8(8), TRIMTAB_O8(16), TRIMTAB_O8(24)
+#define TRIMTAB_O36 TRIMTAB_O32, TRIMTAB_O4(32)
+#define TRIMTAB_O68 TRIMTAB_O64, TRIMTAB_O4(64)
 #define TRIMTAB_O64 TRIMTAB_O32, TRIMTAB_O8(32), TRIMTAB_O8(40), TRIMTAB_O8(48), TRIMTAB_O8(56)
 
 // A and B from shared memory; operands a, b, p are the numbers of the asm's operands behind the accumulators.
@@ -72,8 +77,12 @@ inline constexpr uint64_t kRowStep = 32 >> 4, kColumnStep = 2048 >> 4;
 // d = A B^T, or d += with kAdd: rows of A and B along the sum.
 template <typename T, bool kAdd, int kCount>
 __device__ __forceinline__ void ProductOfRows(float (&d)[kCount], uint64_t a_shared, uint64_t b_shared) {
-  static_assert(kCount == 64, "N = 128");
-  if constexpr (T::kMantissaBits == 7) {
+  static_assert(kCount == 32 || kCount == 64, "N = 64 or 128");
+  if constexpr (kCount == 32 && T::kMantissaBits == 7) {
+    TRIMTAB_WGMMA_SHARED("64", "bf16", TRIMTAB_R32, TRIMTAB_O32, "32", "33", "34");
+  } else if constexpr (kCount == 32) {
+    TRIMTAB_WGMMA_SHARED("64", "f16", TRIMTAB_R32, TRIMTAB_O32, "32", "33", "34");
+  } else if constexpr (T::kMantissaBits == 7) {
     TRIMTAB_WGMMA_SHARED("128", "bf16", TRIMTAB_R64, TRIMTAB_O64, "64", "65", "66");
   } else {
     TRIMTAB_WGMMA_SHARED("128", "f16", TRIMTAB_R64, TRIMTAB_O64, "64", "65", "66");
@@ -84,15 +93,15 @@ __device__ __forceinline__ void ProductOfRows(float (&d)[kCount], uint64_t a_sha
 template <typename T, int kCount>
 __device__ __forceinline__ void ProductOfColumns(float (&d)[kCount], uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3,
                                                  uint64_t b_shared) {
-  static_assert(kCount == 32 || kCount == 64, "N = 64 or 128");
-  if constexpr (kCount == 32 && T::kMantissaBits == 7) {
-    TRIMTAB_WGMMA_REGISTERS("64", "bf16", TRIMTAB_R32, TRIMTAB_O32, "32", "33", "34", "35", "36");
-  } else if constexpr (kCount == 32) {
-    TRIMTAB_WGMMA_REGISTERS("64", "f16", TRIMTAB_R32, TRIMTAB_O32, "32", "33", "34", "35", "36");
+  static_assert(kCount == 36 || kCount == 68, "N = 72 or 136");
+  if constexpr (kCount == 36 && T::kMantissaBits == 7) {
+    TRIMTAB_WGMMA_REGISTERS("72", "bf16", TRIMTAB_R36, TRIMTAB_O36, "36", "37", "38", "39", "40");
+  } else if constexpr (kCount == 36) {
+    TRIMTAB_WGMMA_REGISTERS("72", "f16", TRIMTAB_R36, TRIMTAB_O36, "36", "37", "38", "39", "40");
   } else if constexpr (T::kMantissaBits == 7) {
-    TRIMTAB_WGMMA_REGISTERS("128", "bf16", TRIMTAB_R64, TRIMTAB_O64, "64", "65", "66", "67", "68");
+    TRIMTAB_WGMMA_REGISTERS("136", "bf16", TRIMTAB_R68, TRIMTAB_O68, "68", "69", "70", "71", "72");
   } else {
-    TRIMTAB_WGMMA_REGISTERS("128", "f16", TRIMTAB_R64, TRIMTAB_O64, "64", "65", "66", "67", "68");
+    TRIMTAB_WGMMA_REGISTERS("136", "f16", TRIMTAB_R68, TRIMTAB_O68, "68", "69", "70", "71", "72");
   }
 }
 
