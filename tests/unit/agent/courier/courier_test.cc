@@ -66,6 +66,7 @@ TEST_F(CourierTest, TwoRingsOfTheSameRankAreBothSent) {
   first.Close();
   second.Close();
   EXPECT_EQ(courier.Join(), kExitOk);
+  const std::lock_guard lock(store_.mutex);
   ASSERT_EQ(store_.ranks.size(), 2u);
   for (const auto& [key, rank] : store_.ranks) {
     EXPECT_EQ(rank.steps.size(), 50u);
@@ -261,6 +262,7 @@ TEST_F(CourierTest, ChannelNumbersAreUsedAgain) {
     ASSERT_TRUE(WaitUntil([&] { return FilesBelow(rings_.path(), ".ring").empty(); }));
   }
   EXPECT_EQ(courier.Stop(), kExitOk);
+  const std::lock_guard lock(store_.mutex);
   EXPECT_EQ(store_.ranks.size(), lives);
   for (const auto& [key, rank] : store_.ranks) EXPECT_TRUE(rank.goodbye.has_value());
   EXPECT_LE(store_.highest_channel, kMaxChannels);

@@ -28,10 +28,10 @@ TEST(BackPressureTest, AFullQueueStopsReadingAndLosesNothing) {
   std::thread watcher([&] {
     while (!done) most = std::max<size_t>(most, server.ingest->statistics().queue_bytes);
   });
-  std::vector<std::unique_ptr<TestCourier>> couriers;
+  std::vector<std::unique_ptr<TestCourier>> couriers(kCouriers);
   std::vector<std::thread> senders;
   for (uint32_t rank = 0; rank < kCouriers; ++rank) {
-    couriers.push_back(std::make_unique<TestCourier>(server.address()));
+    couriers[rank] = std::make_unique<TestCourier>(server.address());
     senders.emplace_back([&, rank] {
       couriers[rank]->Send(HelloMessage(1, Info("run", rank, kCouriers)));
       for (uint64_t s = 1; s <= kSteps; ++s) {
