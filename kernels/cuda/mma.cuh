@@ -67,6 +67,12 @@ __device__ inline void LoadMatrixTransposed(uint32_t (&r)[4], uint32_t address) 
 __device__ inline void CopyAsync(uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0) : "memory");
 }
+// 8 bytes, likewise.
+__device__ inline void CopyAsync8(uint64_t* shared, const uint64_t* global) {
+  asm volatile("cp.async.ca.shared.global [%0],[%1],8;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ inline void WaitCopies() {
