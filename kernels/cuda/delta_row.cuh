@@ -15,8 +15,8 @@ __device__ float Ulp(float x) {
   return ulp;
 }
 
-// A step |dO| ulp(O) has the mantissa of dO, 8 or 11 bits, so the low byte of its FP32 bits is free for 255 - column. Of
-// such keys the largest is the largest step, and among equal steps the first column. Kept is the complement.
+// A step |dO| ulp(O) has the mantissa of dO, 8 or 11 bits, so the low byte of its FP32 bits is free for 255 - column.
+// Of such keys the largest is the largest step, and among equal steps the first column. Kept is the complement.
 constexpr uint32_t kColumnBits = 0xffu;
 constexpr uint32_t kSmallestKey = 0x00800000u;  // of 2^-126: smaller steps are none
 constexpr uint32_t kLargestKey = 0x7f7fffffu;   // of any finite step

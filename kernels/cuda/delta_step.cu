@@ -1,8 +1,8 @@
 // The delta-preserving step: a row by a few lanes, which scan its candidates in registers and move an entry together.
 //
 // The visit is that of docs/numerics.md: the largest step |dO| ulp(O) of at most 4/3 of what is left, then of at most
-// twice, and among equal steps the first column. All arithmetic on what is left is FP32, as in kernels/cpu, so that both
-// move the same entries. The order of visits depends on the row alone.
+// twice, and among equal steps the first column. All arithmetic on what is left is FP32, as in kernels/cpu, so that
+// both move the same entries. The order of visits depends on the row alone.
 #include "kernels/cuda/delta_row.cuh"
 #include "kernels/cuda/job.h"
 
@@ -13,13 +13,12 @@ constexpr int kThreads = 128;
 constexpr float kFirstBound = 4.0f / 3.0f, kLastBound = 2.0f;
 constexpr float kReach = 4.0f;  // steps of one entry's move
 
-constexpr int kChunks = 4;           // of eight columns, a lane
+constexpr int kChunks = 4;         // of eight columns, a lane
 constexpr int kMaxUnitsY = 32768;  // (batch, head) units along the grid's y
 
 // kLanes lanes take a row's chunks in turn; a warp has 32 / kLanes rows of one head.
 template <typename T, int kLanes, bool kWide>
-__global__ void __launch_bounds__(kThreads, 7)
-    DeltaStepKernel(const __grid_constant__ trimtab_cuda_delta_preserve d) {
+__global__ void __launch_bounds__(kThreads, 7) DeltaStepKernel(const __grid_constant__ trimtab_cuda_delta_preserve d) {
   using Type = typename T::Type;
   constexpr int kMine = 8 * kChunks, kColumns = kMine * kLanes, kRows = 32 / kLanes;  // kRows: of a warp
   constexpr int kPitch = kColumns + 8 * kLanes;  // lanes of a quarter warp read different banks
@@ -171,21 +170,24 @@ extern "C" trimtab_kernel_status trimtab_cuda_delta_preserving_step(const trimta
   if (d == nullptr || d->struct_size != sizeof *d) {
     return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "delta_preserve is NULL or its struct_size is not %zu", sizeof *d);
   }
-  if (d->dtype != TRIMTAB_BF16 && d->dtype != TRIMTAB_F16) return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d", d->dtype);
+  if (d->dtype != TRIMTAB_BF16 && d->dtype != TRIMTAB_F16)
+    return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "dtype %d", d->dtype);
   if (d->batch < 0 || d->heads < 1 || d->rows < 0 || d->batch * d->heads > 1 << 30 || d->rows > 1 << 30 ||
-       d->columns < 1 || d->columns > 256 || d->max_entries < 0) {
+      d->columns < 1 || d->columns > 256 || d->max_entries < 0) {
     return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "batch, heads, rows, columns or max_entries out of range");
   }
   if (d->batch == 0 || d->rows == 0) return TRIMTAB_KERNEL_OK;
-  if (d->out.data == nullptr || d->out_low.data == nullptr || d->grad_out.data == nullptr || d->result.data == nullptr) {
+  if (d->out.data == nullptr || d->out_low.data == nullptr || d->grad_out.data == nullptr ||
+      d->result.data == nullptr) {
     return Fail(TRIMTAB_KERNEL_BAD_ARGUMENT, "out, out_low, grad_out or result is NULL");
   }
   if (d->out.stride[3] != 1 || d->out_low.stride[3] != 1 || d->grad_out.stride[3] != 1 || d->result.stride[3] != 1) {
     return Fail(TRIMTAB_KERNEL_UNSUPPORTED, "a last stride is not 1");
   }
   const auto stream = static_cast<cudaStream_t>(stream_pointer);
-  const bool wide = d->columns % 8 == 0 && Wide(d->out.data, d->out.stride) && Wide(d->out_low.data, d->out_low.stride) &&
-                    Wide(d->grad_out.data, d->grad_out.stride) && Wide(d->result.data, d->result.stride);
+  const bool wide = d->columns % 8 == 0 && Wide(d->out.data, d->out.stride) &&
+                    Wide(d->out_low.data, d->out_low.stride) && Wide(d->grad_out.data, d->grad_out.stride) &&
+                    Wide(d->result.data, d->result.stride);
   const auto launch = [&]<typename T>() {
     if (d->columns <= 64) {
       Launch<T, 2>(*d, wide, stream);

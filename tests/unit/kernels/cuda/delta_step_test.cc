@@ -59,7 +59,8 @@ void Compare(trimtab_dtype dtype, int64_t columns, int32_t max_entries, int64_t 
 
 TEST(CudaDeltaStep, EqualsTheCpuBitForBit) {
   for (auto dtype : {TRIMTAB_BF16, TRIMTAB_F16}) {
-    for (int64_t columns : {1, 7, 64, 72, 96, 128, 192, 250, 256}) Compare(dtype, columns, 0, columns + columns % 8 + 8, false);
+    for (int64_t columns : {1, 7, 64, 72, 96, 128, 192, 250, 256})
+      Compare(dtype, columns, 0, columns + columns % 8 + 8, false);
     Compare(dtype, 64, 3, 64, false);
   }
 }
@@ -69,8 +70,8 @@ TEST(CudaDeltaStep, EqualsTheCpuOnManyRowsAndSpreads) {
   for (auto dtype : {TRIMTAB_BF16, TRIMTAB_F16}) {
     for (int64_t columns : {64, 128, 256}) {
       Compare(dtype, columns, 0, columns, false, 3000);
-      Compare(dtype, columns, 0, columns, false, 3000, {0, 1, 0, 1});         // steps of many sizes
-      Compare(dtype, columns, 0, columns, false, 3000, {-2, 0.01f, -1, 0.3f});  // moves over a power of two
+      Compare(dtype, columns, 0, columns, false, 3000, {0, 1, 0, 1});                 // steps of many sizes
+      Compare(dtype, columns, 0, columns, false, 3000, {-2, 0.01f, -1, 0.3f});        // moves over a power of two
       Compare(dtype, columns, 0, columns, false, 3000, {-2, 0.2f, -1, 0.3f, 30.0f});  // moves as far as they may
     }
     Compare(dtype, 3, 0, 8, false, 3000, {0, 1, 0, 1, 8.0f});
