@@ -19,8 +19,8 @@ __device__ inline float QuadSum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// What the published rule subtracts for a row with maximum `max`, reached `count` times; the shift is capped at 16 nats,
-// so that no row empties. `unit`: one nat in the scores' unit.
+// What the published rule subtracts for a row with maximum `max`, reached `count` times; the shift is capped at 16
+// nats, so that no row empties. `unit`: one nat in the scores' unit.
 __device__ inline float PaperMaximum(float max, float count, float beta, float unit) {
   if (count > 1.0f && max > 0.0f) return max + fminf((beta - 1.0f) * max, 16.0f * unit);
   if (count > 1.0f && max < 0.0f && max > -INFINITY) return max + fminf(-max, 16.0f * unit);

@@ -10,14 +10,14 @@ namespace {
 
 // Bytes of keys and values that a section of heads may fill of the L2 cache.
 constexpr int64_t kSectionBytes = int64_t{24} << 20;
-// At head size 128 and this many keys a thread block per block of rows costs little.
-constexpr int64_t kManyKeys = 2048;
 
 PFN_cuTensorMapEncodeTiled_v12000 FindEncoder() {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult result;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result) != cudaSuccess ||
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result) !=
+          cudaSuccess ||
       result != cudaDriverEntryPointSuccess) {
+    cudaGetLastError();  // not that of a launch to come
     return nullptr;
   }
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
@@ -34,7 +34,8 @@ bool Encode(const trimtab_cuda_attention& a, const trimtab_tensor& t, int64_t he
   cuuint64_t bytes[3];
   for (int i = 0; i < 3; ++i) {
     if (size[i + 1] > 1 && (stride[i] <= 0 || stride[i] >= int64_t{1} << 38)) return false;
-    bytes[i] = size[i + 1] > 1 ? static_cast<cuuint64_t>(stride[i]) * 2 : 16;  // an extent of 1 may come with any stride
+    bytes[i] =
+        size[i + 1] > 1 ? static_cast<cuuint64_t>(stride[i]) * 2 : 16;  // an extent of 1 may come with any stride
   }
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows), 1, 1}, step[4] = {1, 1, 1, 1};
   return encode(map, a.dtype == TRIMTAB_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
@@ -61,13 +62,15 @@ bool Prepare(const trimtab_cuda_attention& a, int processors, ForwardSm90Job* jo
   job->a = a;
   job->wide_out = Wide(a.out);
   job->wide_low = Wide(a.out_low);
-  // Where blocks of rows are short, thread blocks stay and take several in turn, so that loads for the next overlap the end
-  // of the last. Else the hardware deals them out as others end, which is more even.
-  const bool stay = all > processors && (kDim == 64 || a.keys < kManyKeys);
+  // Where costs are known to be even, thread blocks stay and take several blocks of rows in turn, so that loads for the
+  // next overlap the end of the last: equal costs in sections, evenly rising ones in pairs. Else the hardware deals
+  // them out.
+  const bool equal = a.mask.window_right < 0, rising = !equal && a.keys >= a.queries;
+  const bool stay = all > processors && (equal || rising);
   const int64_t group = a.heads / a.kv_heads, head_bytes = 4 * a.keys * kDim;
   const int64_t section = std::max<int64_t>(1, kSectionBytes / head_bytes) * group;
   job->order = {static_cast<int>(blocks), static_cast<int>(heads), static_cast<int>(std::min(section, heads)),
-                stay && a.mask.window_right >= 0};
+                stay && rising};
   job->grid = static_cast<int>(stay ? processors : all);
   return true;
 }

@@ -1,9 +1,10 @@
 // Attention forward on wgmma and bulk tensor copies, sm_90a.
 //
-// One warpgroup loads: Q once a block of rows, K and V in tiles through two rings. Each of the others owns 64 query rows and
-// walks the visible tiles from the last to the first, so that only its first ones need a mask. The scores of a tile and the
-// values of the tile before are multiplied back to back, and the softmax of the scores runs under the second product and
-// under the other warpgroup's products: the warpgroups take turns at issuing.
+// One warpgroup loads: Q once a block of rows, K and V in tiles through two rings. Each of the others owns 64 query
+// rows and walks the visible tiles from the last to the first, so that only its first ones need a mask. The scores of a
+// tile and the values of the tile before are multiplied back to back, and the softmax of the scores runs under the
+// second product and under the other warpgroups' products. Thread blocks take blocks of query rows in turn; loads run
+// ahead into the next. docs/numerics.md has the rules, docs/kernel-notes.md the figures behind the shapes.
 #ifndef TRIMTAB_KERNELS_CUDA_FORWARD_SM90_CUH_
 #define TRIMTAB_KERNELS_CUDA_FORWARD_SM90_CUH_
 
@@ -13,6 +14,8 @@
 
 namespace trimtab::cuda {
 
+// One thread: for each block of rows its queries and the tiles of keys, each tile of values behind the keys of the
+// next. The published rule passes over the keys twice before.
 template <int kDim>
 __device__ __forceinline__ void Produce(const ForwardSm90Job& job, const ForwardSm90Shared<kDim>& shared, bool paper) {
   using Shape = ForwardSm90Shape<kDim>;
@@ -23,8 +26,8 @@ __device__ __forceinline__ void Produce(const ForwardSm90Job& job, const Forward
   RowBlock<kDim> block;
   for (int turn = 0; block.Take(job, turn); ++turn) {
     const int kv_head = block.head / group;
-    const auto load = [&](const CUtensorMap* map, Ring<Shape::kStages>& ring, uint32_t tiles, int stride, uint32_t full, uint32_t empty,
-                          int tile) {
+    const auto load = [&](const CUtensorMap* map, Ring<Shape::kStages>& ring, uint32_t tiles, int stride, uint32_t full,
+                          uint32_t empty, int tile) {
       WaitBarrier(empty + 8 * ring.Stage(), ring.Parity() ^ 1);
       ArriveExpecting(full + 8 * ring.Stage(), Shape::kTileBytes);
 #pragma unroll
@@ -34,10 +37,11 @@ __device__ __forceinline__ void Produce(const ForwardSm90Job& job, const Forward
       }
       ring.Next();
     };
-    for (int pass = paper ? 0 : 2; pass < 3; ++pass) {
+    const int first_pass = paper ? 0 : 2;
+    for (int pass = first_pass; pass < 3; ++pass) {
       for (int tile = block.tiles - 1; tile >= 0; --tile) {
         load(&job.k, k_ring, shared.K(), Shape::kTileBytes, shared.KFull(), shared.KEmpty(), tile);
-        if (pass == (paper ? 0 : 2) && tile == block.tiles - 1) {
+        if (pass == first_pass && tile == block.tiles - 1) {
           for (int w = 0; w < Shape::kConsumers; ++w) {
             WaitBarrier(shared.QEmpty(w), (blocks_taken & 1) ^ 1);
             ArriveExpecting(shared.QFull(w), Shape::kQueryBytes);
@@ -267,6 +271,7 @@ __global__ void __launch_bounds__(ForwardSm90Shape<kDim>::kThreads, 1)
     *shared.Kind() = job.a.kind != nullptr ? *job.a.kind : TRIMTAB_ATTENTION_STABILIZED;
   }
   __syncthreads();
+  // Reductions, so that the compiler knows these to be the same for a warp.
   const int kind = static_cast<int>(__reduce_max_sync(~0u, static_cast<unsigned>(*shared.Kind())));
   const int warpgroup = static_cast<int>(__reduce_min_sync(~0u, threadIdx.x / 128));
   if (warpgroup == 0) {

@@ -16,8 +16,8 @@ struct Ring {
   __device__ __forceinline__ void Next() { ++uses; }
 };
 
-// Addresses of the queries of each consumer, of the rings of keys and values, and of their barriers: `full` once the copy
-// has arrived, `empty` once every warp that reads has.
+// Addresses of the queries of each consumer, of the rings of keys and values, and of their barriers: `full` once the
+// copy has arrived, `empty` once every warp that reads has.
 template <int kDim>
 class ForwardSm90Shared {
  public:
@@ -29,7 +29,8 @@ class ForwardSm90Shared {
   __device__ uint32_t K() const { return base_ + Shape::kConsumers * Shape::kQueryBytes; }
   __device__ uint32_t V() const { return K() + Shape::kStages * Shape::kTileBytes; }
   __device__ uint32_t Ones(int stage) const {
-    return Shape::kOnes == 1 ? V() + Shape::kStages * Shape::kTileBytes : V() + stage * Shape::kValueStride + Shape::kTileBytes;
+    return V() +
+           (Shape::kOnes == 1 ? Shape::kStages * Shape::kTileBytes : stage * Shape::kValueStride + Shape::kTileBytes);
   }
   __device__ uint32_t QFull(int consumer) const { return Barriers() + 8 * consumer; }
   __device__ uint32_t QEmpty(int consumer) const { return Barriers() + 8 * (Shape::kConsumers + consumer); }
@@ -37,9 +38,7 @@ class ForwardSm90Shared {
   __device__ uint32_t KEmpty() const { return KFull() + 8 * Shape::kStages; }
   __device__ uint32_t VFull() const { return KEmpty() + 8 * Shape::kStages; }
   __device__ uint32_t VEmpty() const { return VFull() + 8 * Shape::kStages; }
-  __device__ int* Kind() const {
-    return reinterpret_cast<int*>(memory_ + (Barriers() - base_) + 8 * Shape::kBarriers);
-  }
+  __device__ int* Kind() const { return reinterpret_cast<int*>(memory_ + (Barriers() - base_) + 8 * Shape::kBarriers); }
 
   // Fills the columns of ones, by all threads, before a __syncthreads(). `pair`: two ones.
   __device__ void FillOnes(uint32_t pair) const {
@@ -47,7 +46,7 @@ class ForwardSm90Shared {
       const uint32_t ones = Ones(i / Shape::kBlockBytes) - base_;
       *reinterpret_cast<uint4*>(memory_ + ones + i % Shape::kBlockBytes) = make_uint4(pair, pair, pair, pair);
     }
-    PublishBarriers();
+    PublishShared();
   }
 
   // By one thread, before a __syncthreads().
@@ -62,11 +61,13 @@ class ForwardSm90Shared {
       InitBarrier(KEmpty() + 8 * i, 4 * Shape::kConsumers);
       InitBarrier(VEmpty() + 8 * i, 4 * Shape::kConsumers);
     }
-    PublishBarriers();
+    PublishShared();
   }
 
  private:
-  __device__ uint32_t Barriers() const { return V() + Shape::kStages * Shape::kTileBytes + Shape::kOnes * Shape::kBlockBytes; }
+  __device__ uint32_t Barriers() const {
+    return V() + Shape::kStages * Shape::kTileBytes + Shape::kOnes * Shape::kBlockBytes;
+  }
 
   uint32_t base_;  // in the shared window
   unsigned char* memory_;
@@ -78,8 +79,9 @@ class RowBlock {
  public:
   using Shape = ForwardSm90Shape<kDim>;
 
-  // This thread block's `turn`-th block of rows; false: there are no more. (The callers count: a counter in here keeps the
-  // compiler from seeing that loops over tiles are the same for a whole warp, and descriptors leave the uniform registers.)
+  // This thread block's `turn`-th block of rows; false: there are no more. (The callers count: a counter in here keeps
+  // the compiler from seeing that loops over tiles are the same for a whole warp, and descriptors leave the uniform
+  // registers.)
   __device__ __forceinline__ bool Take(const ForwardSm90Job& job, int turn) {
     const ForwardOrder& order = job.order;
     const int wave = static_cast<int>(gridDim.x), place = static_cast<int>(blockIdx.x);

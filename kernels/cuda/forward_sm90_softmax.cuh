@@ -17,7 +17,7 @@ struct SoftmaxRule {
 
   float scale_log2, log2_shift;
   float ceiling;  // of what a tile may raise a row's maximum to, in log2 units
-  bool paper;  // the maximum of a row is given beforehand
+  bool paper;     // the maximum of a row is given beforehand
   bool stabilized;
 };
 

@@ -34,7 +34,8 @@ __device__ __forceinline__ void StoreRow(typename T::Type* row, bool wide, bool 
     words(group, word);
     if (wide) {
       TransposeQuad(word);
-      if (valid) *reinterpret_cast<uint4*>(row + group * 32 + lane * 8) = make_uint4(word[0], word[1], word[2], word[3]);
+      if (valid)
+        *reinterpret_cast<uint4*>(row + group * 32 + lane * 8) = make_uint4(word[0], word[1], word[2], word[3]);
     } else if (valid) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) *reinterpret_cast<uint32_t*>(row + group * 32 + n * 8 + lane * 2) = word[n];
@@ -45,8 +46,9 @@ __device__ __forceinline__ void StoreRow(typename T::Type* row, bool wide, bool 
 // Rows `row` and `row` + 8 of one head from the accumulators `o`.
 template <typename T, int kDim, int kKeys>
 __device__ __forceinline__ void StoreRows(const ForwardSm90Job& job, const SoftmaxRule& rule,
-                                          const OnlineSoftmax<T, kKeys>& softmax, const float (&o)[ForwardSm90Shape<kDim>::kOutputs], int batch,
-                                          int head, int first_row) {
+                                          const OnlineSoftmax<T, kKeys>& softmax,
+                                          const float (&o)[ForwardSm90Shape<kDim>::kOutputs], int batch, int head,
+                                          int first_row) {
   using Type = typename T::Type;
   const trimtab_cuda_attention& a = job.a;
 #pragma unroll
@@ -70,8 +72,8 @@ __device__ __forceinline__ void StoreRows(const ForwardSm90Job& job, const Softm
                         }
                       });
     if (a.out_low.data == nullptr) continue;
-    StoreRow<T, kDim>(static_cast<Type*>(a.out_low.data) + Offset(a.out_low, false, batch, head, row), job.wide_low, valid,
-                      [&](int group, uint32_t(&word)[4]) {
+    StoreRow<T, kDim>(static_cast<Type*>(a.out_low.data) + Offset(a.out_low, false, batch, head, row), job.wide_low,
+                      valid, [&](int group, uint32_t(&word)[4]) {
 #pragma unroll
                         for (int n = 0; n < 4; ++n) {
                           const int at = (group * 4 + n) * 4 + half * 2;

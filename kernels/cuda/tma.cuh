@@ -1,7 +1,7 @@
 // Bulk tensor copies of sm_90 into shared memory, and the barriers that count their bytes.
 //
-// Every barrier here is a ring: its n-th completion has parity n % 2, and waiting for parity 1 on a fresh one returns at
-// once, so that a producer need not know whether a buffer was ever used.
+// Every barrier here is a ring: its n-th completion has parity n % 2, and waiting for parity 1 on a fresh one returns
+// at once, so that a producer need not know whether a buffer was ever used.
 #ifndef TRIMTAB_KERNELS_CUDA_TMA_CUH_
 #define TRIMTAB_KERNELS_CUDA_TMA_CUH_
 
@@ -18,8 +18,9 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Makes initialised barriers visible to the copy engine; a __syncthreads() follows.
-__device__ inline void PublishBarriers() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Makes what this thread wrote to shared memory, barriers too, visible to copies and products; a __syncthreads()
+// follows.
+__device__ inline void PublishShared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");

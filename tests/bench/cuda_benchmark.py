@@ -118,7 +118,8 @@ def random(*shape, mean=0.0, sd=1.0):
 
 
 def forwards(kernels, runs):
-    shapes = [(2, 32, 8192, 128, True), (2, 32, 8192, 128, False), (16, 12, 1024, 64, True), (4, 32, 4096, 64, True)]
+    shapes = [(2, 32, 8192, 128, True), (2, 32, 8192, 128, False), (16, 12, 1024, 64, True), (4, 32, 4096, 64, True),
+              (4, 32, 4096, 64, False), (4, 32, 2048, 128, True), (1, 32, 16384, 128, True)]
     for b, h, s, d, causal in shapes:
         q, k, v = (random(b, h, s, d) for _ in range(3))
         flop = 4 * b * h * s * s * d * (0.5 if causal else 1)

@@ -16,9 +16,9 @@ struct Case {
   int bottom_right = 0, left = -1, right = -1;
   float softcap = 0, spread = 1, scale = 0;
   bool bshd = true;
-  int64_t pad = 0;      // elements between rows of q, k, v
-  int64_t out_pad = 0;  // ... of out and out_low
-  int64_t row_step = 1;  // which rows are compared
+  int64_t pad = 0;                            // elements between rows of q, k, v
+  int64_t out_pad = 0;                        // ... of out and out_low
+  int64_t row_step = 1;                       // which rows are compared
   std::vector<int32_t> lengths_q, lengths_k;  // varlen when not empty
 };
 
@@ -109,7 +109,8 @@ class Problem {
     const auto a = Arguments();
     const double scale = c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.dim));
     const double eps = c.dtype == TRIMTAB_BF16 ? 0x1p-8 : 0x1p-11;
-    // O and the weights are rounded. Tied weights share one error, of which the published rule's normaliser knows nothing.
+    // O and the weights are rounded. Tied weights share one error, of which the published rule's normaliser knows
+    // nothing.
     const double roundings = c.kind == TRIMTAB_ATTENTION_PAPER ? 2.1 : 1.5;
     const std::vector<float> qf = Decoded(q), kf = Decoded(k), vf = Decoded(v);
     int64_t wrong = 0, checked = 0;
@@ -176,11 +177,11 @@ class Problem {
       const bool gap = static_cast<int64_t>(i) % (c.dim + c.out_pad) >= c.dim;
       wrong += gap && (r.out[i] != kPoison || r.low[i] != kPoison);
     }
-    EXPECT_EQ(wrong, 0) << "of " << checked << " rows; worst error " << worst << " of the bound; dim " << c.dim << " dtype "
-                        << c.dtype << " kind " << c.kind << " q " << c.queries << " k " << c.keys << " right " << c.right
-                        << " left " << c.left << " bottom_right " << c.bottom_right << " cap " << c.softcap << " bshd "
-                        << c.bshd << " pad " << c.pad << " out_pad " << c.out_pad << " heads " << c.heads << "/" << c.kv_heads
-                        << " batch " << c.batch;
+    EXPECT_EQ(wrong, 0) << "of " << checked << " rows; worst error " << worst << " of the bound; dim " << c.dim
+                        << " dtype " << c.dtype << " kind " << c.kind << " q " << c.queries << " k " << c.keys
+                        << " right " << c.right << " left " << c.left << " bottom_right " << c.bottom_right << " cap "
+                        << c.softcap << " bshd " << c.bshd << " pad " << c.pad << " out_pad " << c.out_pad << " heads "
+                        << c.heads << "/" << c.kv_heads << " batch " << c.batch;
     EXPECT_GT(checked, 0);
   }
 
@@ -204,7 +205,9 @@ void Check(const Case& c, uint32_t seed) {
 
 TEST(CudaForward, RandomShapesMasksAndLayoutsOfEveryHeadSize) {
   std::mt19937 random(7);
-  const auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
   for (int64_t dim : {64, 96, 128, 192, 256}) {
     for (int i = 0; i < 12; ++i) {
       Case c;
@@ -229,7 +232,9 @@ TEST(CudaForward, RandomShapesMasksAndLayoutsOfEveryHeadSize) {
 // What the sm_90a kernel takes: dense, no softcap, no left limit.
 TEST(CudaForward, CommonCallsOfRandomShapesAndStrides) {
   std::mt19937 random(17);
-  const auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
   for (int64_t dim : {64, 128}) {
     for (int i = 0; i < 36; ++i) {
       Case c;
@@ -252,27 +257,55 @@ TEST(CudaForward, CommonCallsOfRandomShapesAndStrides) {
   }
 }
 
+// More blocks of rows than the device has multiprocessors, so that thread blocks take several in turn.
+TEST(CudaForward, BlocksOfRowsInTurn) {
+  for (int64_t dim : {64, 128}) {
+    for (int right : {-1, 0}) {
+      for (int kind : {0, 1, 2}) {
+        Case c;
+        c.dim = dim;
+        c.right = right;
+        c.kind = kind;
+        c.batch = 1;
+        c.heads = 150;
+        c.kv_heads = 50;
+        c.queries = c.keys = 70;
+        c.row_step = 31;
+        Check(c, static_cast<uint32_t>(dim + right));
+      }
+    }
+  }
+}
+
 TEST(CudaForward, ManyBlocksOfRowsAndLongSequences) {
   for (int64_t dim : {64, 128}) {
     for (int right : {-1, 0}) {
-      Case c;  // several turns of each thread block
+      Case c;
       c.dim = dim;
       c.right = right;
       c.batch = 3;
       c.heads = 42;
       c.kv_heads = 14;
-      c.queries = c.keys = 640;
+      c.queries = c.keys = 640;  // an odd number of blocks
       c.row_step = 331;
       Check(c, static_cast<uint32_t>(dim));
-      c.batch = 1;  // a turn each
-      c.heads = c.kv_heads = 2;
-      c.queries = 2500;
-      c.keys = 2300;
-      c.bottom_right = 1;
+      c.keys = 300;  // blocks whose cost does not rise evenly
       Check(c, static_cast<uint32_t>(dim + 1));
+      c.queries = 900;
+      c.keys = 1000;  // an even number at head size 64
+      c.bottom_right = 1;
+      Check(c, static_cast<uint32_t>(dim + 2));
+      c.batch = 1;  // several sections
+      c.heads = c.kv_heads = 60;
+      c.queries = 600;
+      c.keys = 2300;
+      Check(c, static_cast<uint32_t>(dim + 3));
+      c.heads = c.kv_heads = 2;  // fewer blocks than multiprocessors
+      c.queries = 2500;
+      Check(c, static_cast<uint32_t>(dim + 4));
       c.queries = 1;
       c.keys = 5001;
-      Check(c, static_cast<uint32_t>(dim + 2));
+      Check(c, static_cast<uint32_t>(dim + 5));
     }
   }
 }
