@@ -139,7 +139,7 @@ void RunPicture::Left(const RankKey& key, LeaveReason reason, const std::string&
   switch (reason) {
     case LeaveReason::kFinished:
       rank.clean = true;
-      Take(left_.Add(key.rank, world_size_, detail), events);
+      Take(left_.Add(key.rank, world_size_, detail.empty() ? "" : absl::StrCat("(", detail, ")")), events);
       break;
     case LeaveReason::kDisconnected:
       rank.lost_at = now;

@@ -93,6 +93,7 @@ class Session:
             _log.say(f"no ring, the job goes on unmeasured: {answer.get('error')}")
             return
         if rank.problem:
+            _log.say(rank.problem)
             self.report.note(rank.problem)
         self.report.flush()
 
