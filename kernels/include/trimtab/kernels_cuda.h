@@ -66,7 +66,8 @@ typedef struct {
 
 /* Bytes for a probe of these shapes; 0 for bad ones. */
 size_t trimtab_cuda_probe_workspace(const trimtab_cuda_probe* p);
-/* One launch. Scores twice on the tensor cores, P V with P split into three terms, so that O is exact to FP32. */
+/* One launch. Scores on the tensor cores: once where a cluster of thread blocks keeps a row's scores in registers (sm_90,
+ * short rows), else twice. P V with P split into three terms, so that O is exact to FP32. */
 trimtab_kernel_status trimtab_cuda_attention_probe(const trimtab_cuda_probe* p, void* stream);
 
 /* The delta-preserving step of kernels.h, with out_low in `dtype` as the forward above writes it. Rows of at most 256
