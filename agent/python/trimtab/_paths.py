@@ -16,11 +16,14 @@ COURIER = "trimtab-courier"
 
 def shim_source_root() -> Path | None:
     """The folder with agent/torch, agent/core and kernels below it; $TRIMTAB_SHIM_SRC overrides. None: not found."""
+    installed = shutil.which(COURIER)
     candidates = [
         Path(os.environ["TRIMTAB_SHIM_SRC"]) if os.environ.get("TRIMTAB_SHIM_SRC") else None,
         PACKAGE_PARENT.parent.parent,  # source tree: <root>/agent/python/trimtab
         PACKAGE_PARENT.parent / "shim-src",  # <prefix>/share/trimtab/python/trimtab
         PACKAGE / "shim-src",
+        # a package of its own beside an installation that is on the path
+        Path(installed).resolve().parent.parent / "share" / "trimtab" / "shim-src" if installed else None,
     ]
     for candidate in candidates:
         if candidate and (candidate / "agent" / "torch").is_dir() and (candidate / "kernels").is_dir():

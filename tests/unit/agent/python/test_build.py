@@ -27,6 +27,22 @@ def small_tree(tmp_path, monkeypatch):
     return root
 
 
+def test_sources_of_the_installation_whose_courier_is_on_the_path(tmp_path, monkeypatch):
+    courier = tmp_path / "bin" / "trimtab-courier"
+    sources = tmp_path / "share" / "trimtab" / "shim-src"
+    for folder in (courier.parent, sources / "agent" / "torch", sources / "kernels"):
+        folder.mkdir(parents=True)
+    courier.touch(mode=0o755)
+    package = tmp_path / "site-packages" / "trimtab"
+    monkeypatch.setattr(_paths, "PACKAGE", package)
+    monkeypatch.setattr(_paths, "PACKAGE_PARENT", package.parent)
+    monkeypatch.delenv("TRIMTAB_SHIM_SRC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert _paths.shim_source_root() is None
+    monkeypatch.setenv("PATH", str(courier.parent))
+    assert _paths.shim_source_root() == sources.resolve()
+
+
 def test_torch_is_found_without_importing_it():
     code = (
         "import sys; from trimtab import _build; t = _build.find_torch(); assert 'torch' not in sys.modules; "
