@@ -32,7 +32,8 @@ typedef struct {
 /* Forward of one attention call. dtype BF16 or F16; head_dim == value_dim one of 64, 96, 128, 192, 256; any queries,
  * keys >= 0 (varlen: `queries` is the longest sequence, `keys` is unused). q, k, v: last stride 1, other strides
  * multiples of 8 elements, 16-byte aligned. out and out_low: last stride 1, other strides even, 4-byte aligned.
- * A key whose weight is 0 must still have a finite value row where it shares a tile of 64 keys with visible ones. */
+ * A key whose weight is 0 must still have a finite value row where it shares a tile of 64 keys with visible ones (128
+ * keys at head size 128 on sm_90). */
 typedef struct {
   uint32_t struct_size;
   trimtab_dtype dtype;
