@@ -73,7 +73,8 @@ std::vector<std::string> Flags(const TempDir& folder, const std::string& data) {
           "--memtable-mib", "1",  "--ready-file", folder.File("ready")};
 }
 
-constexpr uint64_t kBefore = 20, kDuring = 200;
+// 13 KB a step: far more than the log's preallocated room, which a full disk still takes.
+constexpr uint64_t kBefore = 20, kDuring = 1000;
 
 void SendSteps(TestCourier* courier, uint64_t first, uint64_t last) {
   for (uint64_t s = first; s <= last; ++s) courier->Send(StepsMessage(1, {LargeStep(s)}));
