@@ -14,6 +14,7 @@
 // set_projection(int layer, str which, Tensor weight, int row_begin, int rows, int heads) -> ()
 //                                      weight [out, in], any strides, kept until stop; which: q, k, v, o
 // step_boundary(str source) -> bool    closes the step unless it is closed; true when modes changed
+// end_step(float? loss, float? grad_norm, float? learning_rate) -> bool   the loop's own word: steps end here only
 // set_modes(int[] modes) -> ()         one value: all layers
 // status() -> str                      JSON
 // sampled() -> bool                    whether the step in progress is sampled
@@ -220,6 +221,10 @@ TORCH_LIBRARY(trimtab, m) {
         [](int64_t layer, const std::string& which, const at::Tensor& weight, int64_t row_begin, int64_t rows,
            int64_t heads) { SetProjection(layer, which, weight, row_begin, rows, heads); });
   m.def("step_boundary(str source) -> bool", [](const std::string&) { return Session::Get().CloseStep(); });
+  m.def("end_step(float? loss, float? grad_norm, float? learning_rate) -> bool",
+        [](std::optional<double> loss, std::optional<double> grad_norm, std::optional<double> learning_rate) {
+          return Session::Get().EndStep({loss, grad_norm, learning_rate});
+        });
   m.def("set_modes(int[] modes) -> ()", [](at::IntArrayRef modes) { SetModes(modes); });
   m.def("status() -> str", [] { return Session::Get().Status(); });
   m.def("sampled() -> bool", [] { return Session::Get().running() && Session::Get().sampled(); });

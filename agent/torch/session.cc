@@ -53,6 +53,7 @@ bool Session::Configure(const std::string& options_json, trimtab_parallel_for pa
   modes_.Fill(static_cast<uint8_t>(options_.mode));
   ledger_ = CallLedger();
   stats_ = StepStats();
+  activations_.clear();
   coverage_ = Coverage();
   // The fault injector's kernels measure on the way: the plan is not thinned, so that its runs repeat exactly.
   sampling_.Configure(options_.sample_every_steps, options_.probe_rows, options_.overhead_budget,
@@ -66,7 +67,7 @@ bool Session::Configure(const std::string& options_json, trimtab_parallel_for pa
   losses_ever_ = 0;
   last_boundary_nanos_ = 0;
   step_seconds_ = 0;
-  modes_changed_ = false;
+  modes_changed_ = explicit_steps_ = false;
   info_ = options_.info.is_object() ? options_.info : Json::Object();
   info_dirty_ = true;
   info_version_ = 0;

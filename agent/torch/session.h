@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,11 @@ struct BackwardPlan {
   bool whole = false;   // all statistics; else only those that need O and dO
   uint32_t rows = 0;    // rows a head to read
   uint64_t offset = 0;  // moves the rows from sample to sample
+};
+
+// What a loop says of a step by its own word; absent values keep what the hooks saw.
+struct StepValues {
+  std::optional<double> loss, grad_norm, learning_rate;
 };
 
 // One a process, never destroyed. All methods may be called from any thread and do nothing in a forked child.
@@ -114,6 +120,10 @@ class Session {
   // --- step boundary ----------------------------------------------------------------------------------------------
   // Closes the step when anything of training happened since the last one. True when modes changed.
   bool CloseStep();
+  // The same by the training loop's own word. From the first call on, steps end here only: CloseStep does nothing. A
+  // first call right after CloseStep ends no step of its own; its values belong to the step that was just closed, and
+  // are dropped.
+  bool EndStep(const StepValues& values);
   void SetModes(std::span<const int64_t> modes);
   std::string Status();
 
@@ -122,6 +132,7 @@ class Session {
   static void ForkedChild();
 
   void UpdateEngaged();
+  void CloseStepLocked();
   void ControlAtBoundary();
   void WriteStep(int64_t now_unix_nanos, double step_seconds);
   void ResetStep();
@@ -155,7 +166,7 @@ class Session {
   uint64_t loss_count_ = 0, losses_ever_ = 0;
   uint64_t step_passed_base_ = 0;
   double overhead_seconds_ = 0, step_seconds_ = 0;
-  bool activity_ = false, modes_changed_ = false;
+  bool activity_ = false, modes_changed_ = false, explicit_steps_ = false;
   int64_t last_boundary_nanos_ = 0;  // steady clock
   const char* last_op_ = "";
   Json info_;

@@ -140,8 +140,29 @@ void Session::ControlAtBoundary() {
 bool Session::CloseStep() {
   if (!running()) return false;
   std::lock_guard guard(lock_);
+  if (explicit_steps_) return modes_changed_;
   // With every layer native no call is looked at; then a loss, or, in a job without one, any optimizer step counts.
   if (!activity_ && (engaged() || losses_ever_ > 0)) return modes_changed_;
+  CloseStepLocked();
+  return modes_changed_;
+}
+
+bool Session::EndStep(const StepValues& values) {
+  if (!running()) return false;
+  std::lock_guard guard(lock_);
+  const bool first = !std::exchange(explicit_steps_, true);
+  if (first && !activity_ && last_boundary_nanos_ != 0) return modes_changed_;
+  if (values.loss) {
+    loss_sum_ = *values.loss;
+    loss_count_ = 1;
+  }
+  if (values.grad_norm) scalars_.grad_norm = static_cast<float>(*values.grad_norm);
+  if (values.learning_rate) scalars_.learning_rate = static_cast<float>(*values.learning_rate);
+  CloseStepLocked();
+  return modes_changed_;
+}
+
+void Session::CloseStepLocked() {
   const int64_t begin = SteadyNanos();
   const int64_t now = UnixNanos();
   ledger_.CloseStep(step_, Sink());
@@ -170,7 +191,6 @@ bool Session::CloseStep() {
   sampled_.store(sampling_.Sample(step_), std::memory_order_relaxed);
   PublishInfo(false);
   overhead_seconds_ += static_cast<double>(SteadyNanos() - begin) * 1e-9;
-  return modes_changed_;
 }
 
 }  // namespace trimtab::agent

@@ -11,7 +11,7 @@ that is heavy.
 from ._settings import Settings, SettingsError
 from ._version import __version__
 
-__all__ = ["Settings", "SettingsError", "__version__", "attach", "detach", "status"]
+__all__ = ["Settings", "SettingsError", "__version__", "attach", "detach", "status", "step"]
 
 
 def attach(
@@ -59,6 +59,21 @@ def detach() -> None:
     from . import _session
 
     _session.detach()
+
+
+def step(loss=None, grad_norm=None, learning_rate=None) -> None:
+    """Ends one training step of this process, for loops whose own steps the hooks cannot see (no torch.optim optimizer, or
+    several optimizer steps a training step). Call it once a step, after the optimizer.
+
+    loss, grad_norm, learning_rate: numbers or one-element CPU tensors; None keeps what the hooks saw. Values on a device
+    are not read, since that would wait for it. From the first call on steps end here and nowhere else; when a hook has
+    just closed a step, the first call only says so, and its values are dropped.
+
+    Never raises; does nothing when not attached. Not for use inside compiled functions.
+    """
+    from . import _session
+
+    _session.step(loss=loss, grad_norm=grad_norm, learning_rate=learning_rate)
 
 
 def status() -> dict:

@@ -143,6 +143,25 @@ def detach() -> None:
             session.stop()
 
 
+def step(**values) -> None:
+    session = _session
+    if session is None:
+        return
+    try:
+        numbers = {name: _number(session, name, value) for name, value in values.items()}
+        session.hooks.optimizer.end_step(**numbers)
+    except Exception as error:
+        session.report.error(f"step: {type(error).__name__}: {error}")
+
+
+def _number(session, name: str, value) -> float | None:
+    device = getattr(value, "device", None)
+    if device is not None and device.type != "cpu":
+        session.report.note(f"step: {name} is kept on the device; not read, since that would wait for it")
+        return None
+    return None if value is None else float(value)
+
+
 def status() -> dict:
     session = _session
     if session is None:

@@ -67,8 +67,19 @@ class OptimizerHook(Hook):
         session.ops.add_overhead(time.perf_counter() - started)
         self._close("optimizer_hook")
 
+    def end_step(self, loss, grad_norm, learning_rate) -> None:
+        """Closes a step by the loop's own word; each value a float or None. See Session::EndStep."""
+        if not self.session.opened:
+            self.session.open_ring()
+        self.compiled_step_ended = False
+        self.session.ops.end_step(loss, grad_norm, learning_rate)
+        self._after_close()
+
     def _close(self, source: str) -> None:
         self.session.ops.step_boundary(source)
+        self._after_close()
+
+    def _after_close(self) -> None:
         self.sampled = self.session.ops.sampled()
         self.hooks.layers.after_boundary()
 

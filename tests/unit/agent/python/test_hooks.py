@@ -20,7 +20,8 @@ def attached(shim, rings):
     """attached(**options): attaches this process, every step sampled; detaches at the end."""
 
     def attach(**options):
-        assert trimtab.attach(run="unit", ring_dir=str(rings), **{"sample_every": 1, "overhead_budget": 1.0, **options})
+        defaults = {"run": "unit", "ring_dir": str(rings), "sample_every": 1, "overhead_budget": 1.0}
+        assert trimtab.attach(**{**defaults, **options})
 
     yield attach
     trimtab.detach()
@@ -54,6 +55,80 @@ def test_loss_norm_and_rate_are_the_jobs_own(attached, finish):
     assert ring.values("learning_rate") == pytest.approx(rates, rel=1e-6)
     assert [step for step, _ in ring.series("loss")] == list(range(ring.steps[0]["step"], ring.steps[0]["step"] + 6))
     assert ring.coverage.get("errors", []) == []
+
+
+def hand_made_step(model, rate=1e-2):
+    """A step that no hook sees the end of: two backwards, parameters changed by hand."""
+    losses = []
+    for micro in range(2):
+        loss = model(tokens(micro)) / 2
+        loss.backward()
+        losses.append(loss.item() * 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= rate * parameter.grad
+            parameter.grad = None
+    return sum(losses) / 2
+
+
+def test_steps_by_the_loops_own_word(attached, finish):
+    attached()
+    model = Model()
+    losses = []
+    for step in range(5):
+        losses.append(hand_made_step(model))
+        trimtab.step(loss=torch.tensor(losses[-1]), grad_norm=1.0 + step, learning_rate=None if step == 3 else 1e-2)
+    ring = finish()
+    first = ring.steps[0]["step"]
+    assert [step for step, _ in ring.series("loss")] == list(range(first, first + 5))
+    assert ring.values("loss") == pytest.approx(losses, rel=1e-6)
+    assert ring.values("grad_norm") == pytest.approx([1, 2, 3, 4, 5])
+    assert len(ring.values("learning_rate")) == 4
+    rows = [sum(map(sum, cells)) for cells in ring.values("attention_rows")]
+    assert rows == [rows[0]] * 5 and rows[0] > 0
+    assert ring.coverage.get("errors", []) == []
+
+
+def test_the_loops_word_silences_the_hooks_from_its_first_call_on(attached, finish):
+    attached()
+    model, other = Model(), Model()
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, other)]
+    for step in range(4):
+        for m, optimizer in zip((model, other), optimizers, strict=True):
+            m(tokens(step)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        trimtab.step(loss=10.0 + step)
+    ring = finish()
+    # Two by the hooks, in the first of which nobody knew yet; then one a call.
+    assert len(ring.steps) == 2 + 3
+    assert ring.values("loss")[2:] == pytest.approx([11, 12, 13])
+
+
+def test_step_never_reaches_the_loop(attached, finish):
+    trimtab.step(loss=1.0)  # not attached
+    attached()
+    trimtab.step(loss=object())
+    trimtab.step(loss=torch.ones(3))
+    trimtab.step(loss=float("nan"))
+    hand_made_step(Model())
+    trimtab.step(loss=float("inf"))
+    ring = finish()
+    assert float(ring.values("loss")[-1]) == float("inf")
+    assert any("step: TypeError" in error for error in ring.coverage["errors"])
+
+
+def test_attached_again_nothing_is_left_of_the_first_time(attached, read_rings, tmp_path):
+    attached(ring_dir=str(tmp_path / "first"))
+    train(Model(blocks=4), 3)
+    trimtab.detach()
+    attached(ring_dir=str(tmp_path / "second"))
+    train(Model(), 3)
+    trimtab.detach()
+    (ring,) = read_rings(tmp_path / "second")
+    assert [step["step"] for step in ring.steps] == [1, 2, 3]
+    for metric in ("max_attention_logit", "activation_rms", "spectral_norm_q"):
+        assert {len(value) for value in ring.values(metric)} == {2}, metric
 
 
 def test_layers_have_their_module_paths(attached, finish):
