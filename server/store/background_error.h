@@ -1,5 +1,5 @@
-// Tells and remembers why RocksDB stopped taking writes. While it recovers it answers Busy only, to every caller, or lets
-// a write wait without an answer.
+// Tells and remembers why RocksDB stopped taking writes. While it recovers it answers Busy only, to every caller, or
+// lets a write wait without an answer.
 #ifndef TRIMTAB_SERVER_STORE_BACKGROUND_ERROR_H_
 #define TRIMTAB_SERVER_STORE_BACKGROUND_ERROR_H_
 

@@ -1,7 +1,7 @@
-// Shows ThreadSanitizer the absl::Mutex of a distribution's Abseil, which is built without its annotations: unseen, every
-// value that such a mutex guards would look like a race. Linked into every executable of the tsan preset, these
-// definitions stand before those of the shared library, also for gRPC's calls, and pass each call on to them between the
-// annotations that Abseil itself makes when it is built with TSan (<sanitizer/tsan_interface.h>).
+// Shows ThreadSanitizer the absl::Mutex of a distribution's Abseil, which is built without its annotations: unseen,
+// every value that such a mutex guards would look like a race. Linked into every executable of the tsan preset, these
+// definitions stand before those of the shared library, also for gRPC's calls, and pass each call on to them between
+// the annotations that Abseil itself makes when it is built with TSan (<sanitizer/tsan_interface.h>).
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -82,8 +82,8 @@ void Unlocking(Mutex* mutex, unsigned flags, Unlock unlock) {
 
 }  // namespace
 
-#define TRIMTAB_REAL(member, Result, ...)            \
-  static std::atomic<void*> found{nullptr};          \
+#define TRIMTAB_REAL(member, Result, ...)   \
+  static std::atomic<void*> found{nullptr}; \
   Result (*const real)(__VA_ARGS__) = Real<Result(__VA_ARGS__)>(member, &found)
 
 void Mutex::Lock() {

@@ -3,8 +3,8 @@
 // Debian's libraries are not built with TSan: what they synchronise by atomics is not seen, and what they touch through
 // memcpy, new and delete would look like a race. gRPC hands an operation from the thread that starts it to the one that
 // completes it by such atomics. The entries for it name only frames in which its headers, compiled here, serialise,
-// parse and destroy that operation; the reactors' own code, which runs above StaticRun, stays watched. RocksDB's threads
-// run templates of the standard library that are shared with our code.
+// parse and destroy that operation; the reactors' own code, which runs above StaticRun, stays watched. RocksDB's
+// threads run templates of the standard library that are shared with our code.
 
 extern "C" const char* __tsan_default_suppressions() {
   return "called_from_lib:libabsl_cord.so\n"
