@@ -5,9 +5,12 @@
 // completes it by such atomics. The entries for it name only frames in which its headers, compiled here, serialise,
 // parse and destroy that operation; the reactors' own code, which runs above StaticRun, stays watched. RocksDB's
 // threads run templates of the standard library that are shared with our code.
+// A session's table of channels belongs to its reads, which gRPC makes one after another; OnDone, which frees the
+// session, comes after OnCancel.
 
 extern "C" const char* __tsan_default_suppressions() {
   return "called_from_lib:libabsl_cord.so\n"
+         "called_from_lib:libabsl_graphcycles_internal.so\n"
          "called_from_lib:libabsl_status.so\n"
          "called_from_lib:libabsl_strings.so\n"
          "called_from_lib:libabsl_time.so\n"
@@ -20,6 +23,8 @@ extern "C" const char* __tsan_default_suppressions() {
          "called_from_lib:libzstd.so\n"
          "called_from_lib:libupb.so\n"
          "race:librocksdb.so\n"
+         "race:std::_Rb_tree<unsigned int, std::pair<unsigned int const, std::shared_ptr<trimtab::server::Channel>\n"
+         "race:trimtab::server::Session::OnCancel\n"
          "race:grpc::internal::CallOpSet*FillOps\n"
          "race:grpc::internal::CallOpSet*FinalizeResult\n"
          "race:grpc::internal::*CallOpSet\n"
